@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 CASES = Path(__file__).parent.parent / "cases.json"
-GROUPS = CASES.parent / "groups" / "cases.json"  # layers with a few wide groups, which say when lax is faster
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 Ints = tuple[int, ...]
 

@@ -26,7 +26,6 @@ FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours,
 ERRORS = 2  # and ahead of that by so many standard deviations of the comparison
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
-WIDE_GROUPS = {64, 128, 256}  # channels of groups that cuDNN has fast kernels for
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
 DEPTHWISE = "3x3 depthwise"
 
@@ -77,8 +76,7 @@ def kind_of(product: Product) -> str | None:
 
     All kinds are channels-last, of one or two dimensions, without dilations, in bfloat16, float16, or float32 as tf32.
     A data gradient of strides above 1 has a dilation. The kinds are dense convolutions with enough channels on both
-    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of 3x3 windows, with groups of a few widths,
-    or depthwise in 16 bits.
+    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of depthwise 3x3 windows in 16 bits.
     """
     p, rank = product.problem, len(product.problem.kernel)
     dtypes = {p.lhs_dtype, p.rhs_dtype, p.out_dtype}
@@ -98,18 +96,14 @@ def kind_of(product: Product) -> str | None:
         or (dtype == "float32" and product.float32 is not Float32.TF32)
     ):
         return None
-    kind = _kind_of_groups(product) if p.groups > 1 else _dense_kind(product)
+    kind = _depthwise_kind(product) if p.groups > 1 else _dense_kind(product)
     return f"float32 {kind}" if kind and dtype == "float32" else kind
 
 
-def _kind_of_groups(product: Product) -> str | None:
-    p, channels = product.problem, {product.problem.in_channels, product.problem.out_channels}
-    if product.kind == "wgrad" or p.kernel != (3, 3):
-        return None
-    if channels <= WIDE_GROUPS:
-        return "3x3 groups"
-    is_known = channels == {1} and {*p.window_strides} == {1} and p.lhs_dtype != "float32"
-    return DEPTHWISE if is_known else None
+def _depthwise_kind(product: Product) -> str | None:
+    p = product.problem
+    is_of_pixels = p.in_channels == p.out_channels == 1 and p.kernel == (3, 3) and {*p.window_strides} == {1}
+    return DEPTHWISE if is_of_pixels and product.kind == "conv" and p.lhs_dtype != "float32" else None
 
 
 def _dense_kind(product: Product) -> str | None:

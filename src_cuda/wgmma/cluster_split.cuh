@@ -213,12 +213,13 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const bool copies_one = thread < kTile.stages && step < tile.steps.end;
       if (!copies_one) step = tile.steps.first;
       const Tap tap = producer.TapOf(tile, step);
+      const OperandOrigin origin(p, tile.first_col);
       const ptx::PixelCoord at = producer.FirstPixel(tile);
       auto from = producer.StepOf(tap, step);
       __syncthreads();
       ptx::ArriveInCluster();
       for (bool more = copies_one; more;) {
-        producer.CopyStep(tile, at, from);
+        producer.CopyStep(origin, at, from);
         more = (step += kTile.stages) < tile.steps.end;
         if (more) producer.Return(), from = producer.StepOf(producer.TapOf(tile, step), step);
       }

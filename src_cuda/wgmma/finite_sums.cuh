@@ -172,16 +172,18 @@ class FiniteConvSums {
     if (!IsResult(tile, coord)) return sum;
     const ConvProblem& q = params_.problem;
     const ptx::PixelCoord at = rows_.At(coord.row);
+    const GroupColumn of(params_, coord.col);
+    const int64_t group_src = of.group * q.src.group, group_rhs = of.group * q.filter.group + of.col * q.filter.out;
 #pragma unroll 1
     for (int32_t step = tile.steps.first; step < min(tile.steps.end, tile.steps.taps * params_.k_blocks); ++step) {
       const int32_t k_block = kTile.halo ? step / tile.steps.taps : step % params_.k_blocks;
       const FilterTap tap = TapOf(tile, kTile.halo ? step % tile.steps.taps : step / params_.k_blocks);
-      const int64_t src = operands_.SourceAt(at, tap.shift), rhs = tap.filter + coord.col * q.filter.out;
+      const int64_t src = operands_.SourceAt(at, tap.shift), rhs = tap.filter + group_rhs;
       const int32_t first = k_block * params_.block_k;
       const int32_t end = min(first + params_.block_k, static_cast<int32_t>(q.in_channels));
 #pragma unroll 1
       for (int32_t c = first; c < end && src >= 0; ++c) {
-        operands_.MultiplyAdd(sum, src + c * q.src.channel, rhs + c * q.filter.in);
+        operands_.MultiplyAdd(sum, src + group_src + c * q.src.channel, rhs + c * q.filter.in);
         if (isnan(sum)) return sum;
       }
     }
@@ -225,14 +227,14 @@ __device__ __forceinline__ void ReplaceInfiniteWgrad(float (&sums)[kBlocks][1][k
     float sum = 0;
     if (rows.tap < 0 || channel >= p.problem.in_channels || col >= p.problem.out_channels) return sum;
     const Tap tap = p.taps[rows.tap];
+    const int64_t from_pixel = GroupColumn(p, col).group * p.problem.src.group + channel * p.problem.src.channel;
 #pragma unroll 1
     for (int32_t position = tile.first_step * kPositions; position < tile.end_step * kPositions; ++position) {
       const ptx::PixelCoord at = positions.At(position);
       if (!operands.IsResult(at, tile.phase)) continue;
       const int64_t src = operands.SourceAt(at, tap.shift);
       if (src < 0) continue;
-      operands.MultiplyAdd(sum, src + channel * p.problem.src.channel,
-                           operands.ResultAt(at, tile.phase) + col * p.problem.dst.channel);
+      operands.MultiplyAdd(sum, src + from_pixel, operands.ResultAt(at, tile.phase) + col * p.problem.dst.channel);
       if (isnan(sum)) break;
     }
     return sum;

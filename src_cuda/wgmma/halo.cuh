@@ -180,17 +180,20 @@ class WgmmaHaloProducer {
  private:
   template <bool kHasRows>
   __device__ __forceinline__ void CopyRounds(const WgmmaWorkTile& tile) {
+    const OperandOrigin origin(params_, tile.first_col);
     stages_.Rounds(tile.steps, params_.k_blocks, [&](int32_t first, int32_t last, int32_t k_block, int32_t) {
       const int32_t channel = k_block * params_.block_k;
       if (copies_halos_) {
-        CopyHalos<kHasRows>(tile.first_row, stages_.taps[first].plane, channel, first == tile.steps.taps);
+        CopyHalos<kHasRows>(tile.first_row, stages_.taps[first].plane, origin.src_channel + channel,
+                            first == tile.steps.taps);
       }
       if (!copies_filter_ || !ptx::ElectOne()) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
-        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(), channel,
-                             tile.first_col, stages_.taps[tap].filter, ClusterCoord<kTile>());
+        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
+                             origin.filter_channel + channel, origin.filter_col, stages_.taps[tap].filter,
+                             ClusterCoord<kTile>());
         filter_.Advance();
       }
     });

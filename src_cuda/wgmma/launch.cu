@@ -126,6 +126,15 @@ void SetReciprocals(WgmmaParams* params) {
   params->split_reciprocal = Reciprocal(params->split);
   params->row_cluster_reciprocal = Reciprocal(params->row_clusters);
   params->col_cluster_reciprocal = Reciprocal(params->col_clusters);
+  params->group_col_reciprocal = Reciprocal(params->group_cols);
+}
+
+// Fills in what kernels read of groups that are columns.
+void SetGroups(const ConvProblem& p, WgmmaParams* params) {
+  params->has_groups = true;
+  params->group_cols = static_cast<int32_t>(p.out_channels / p.groups);
+  params->group_channels = static_cast<int32_t>(p.in_channels);
+  params->filter_group_channels = FilterGroupsAlongK(p) ? params->group_channels : 0;
 }
 
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
@@ -175,8 +184,9 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   const int scheduled_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
   if (s.has_rows()) SetRows(p, s, &params);
+  if (p.groups > 1) SetGroups(p, &params);
   params.is_plain = params.live_classes == 1 && !params.leaves_out_taps;
-  params.rank = static_cast<int32_t>(s.rank);
+  params.rank = static_cast<int16_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
   params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
@@ -281,8 +291,9 @@ cudaError_t SplitOperand(const ConvCall& given, cudaStream_t stream) {
   return EnqueueBF16Parts(static_cast<const float*>(given.rhs), elements, given.workspace, stream);
 }
 
-// The call of a group alone. `one`: the problem of each group. Slices of split-K have the layout of the whole result.
-ConvCall OfGroup(const ConvCall& call, const ConvProblem& one, const WgmmaTile& tile, int64_t group) {
+// The call of the launch whose first group is `group`. `of_launch`: its problem. Slices of split-K have the layout of
+// the whole result.
+ConvCall FromGroup(const ConvCall& call, const ConvProblem& of_launch, const WgmmaTile& tile, int64_t group) {
   const ConvProblem& p = call.problem;
   const auto moved = [group](auto* data, int64_t elements, int64_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>, const char, char>;
@@ -291,7 +302,7 @@ ConvCall OfGroup(const ConvCall& call, const ConvProblem& one, const WgmmaTile& 
   const bool is_conv = call.pass == Pass::kConv;
   const int64_t of_rhs = is_conv ? p.filter.group : p.dst.group, of_result = is_conv ? p.dst.group : p.filter.group;
   const DType rhs_type = tile.bf16x6 ? DType::kBF16 : is_conv ? p.filter_type : p.dst_type;
-  ConvCall of = call.With(one);
+  ConvCall of = call.With(of_launch);
   of.src = moved(call.src, p.src.group, ElementBytes(p.src_type));
   of.rhs = moved(call.rhs, of_rhs, ElementBytes(rhs_type));
   of.result = moved(call.result, of_result, ElementBytes(ResultType(p, call.pass)));
@@ -317,14 +328,14 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   }
   const ConvCall call = WithParts(given, tile);
   const bool is_matrix = s.rank == 2 && !tile.halo;
-  const ConvProblem one = OneGroup(p), seen = is_matrix ? AsMatrix(one) : one;
+  const ConvProblem of_launch = OfLaunch(p, call.pass, tile), seen = is_matrix ? AsMatrix(of_launch) : of_launch;
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const size_t shared_bytes = wgmma::SharedBytes(p, call.pass, s);
-  for (int64_t group = 0; group < p.groups; ++group) {
-    const ConvCall of_group = OfGroup(call, seen, tile, group);
-    WgmmaParams params = MakeParams(of_group, s, ResultElements(p, call.pass));
-    if (!EncodeMaps(of_group, s, &params)) return LaunchWithoutWgmma(given, s, stream);  // of all groups
+  for (int64_t group = 0; group < p.groups; group += of_launch.groups) {
+    const ConvCall from_group = FromGroup(call, seen, tile, group);
+    WgmmaParams params = MakeParams(from_group, s, ResultElements(p, call.pass));
+    if (!EncodeMaps(from_group, s, &params)) return LaunchWithoutWgmma(given, s, stream);  // of all groups
     if (group == 0 && tile.bf16x6) {
       if (const cudaError_t status = SplitOperand(given, stream)) return status;
     }

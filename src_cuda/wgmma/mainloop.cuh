@@ -75,8 +75,15 @@ class WgmmaProducer {
   // Copies a tile's operands, tap by tap, behind Find. One of the warp's lanes does.
   __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
     if (!ptx::ElectOne()) return;
-    if (params_.rank == 2) return CopyMatrixSteps(tile);
-    params_.has_rows ? CopySteps<true>(tile) : CopySteps<false>(tile);
+    const OriginWithoutGroups without_groups{tile.first_col};
+    if (params_.has_groups) {
+      const OperandOrigin origin(params_, tile.first_col);
+      params_.rank == 2 ? CopyMatrixSteps(tile, origin) : CopySteps<false>(tile, origin);
+    } else if (params_.rank == 2) {
+      CopyMatrixSteps(tile, without_groups);
+    } else {
+      params_.has_rows ? CopySteps<true>(tile, without_groups) : CopySteps<false>(tile, without_groups);
+    }
   }
 
   // The first pixel that this block copies of each step.
@@ -119,12 +126,12 @@ class WgmmaProducer {
   }
 
   // Fills the stage with a step's operands, when it is empty.
-  template <bool kHasRows = false>
-  __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelCoord at, const Step& from) const {
-    FillStage(tile, from.channel, from.tap, [&](uint32_t to) {
+  template <bool kHasRows = false, typename Origin>
+  __device__ __forceinline__ void CopyStep(const Origin& origin, ptx::PixelCoord at, const Step& from) const {
+    FillStage(origin, from.channel, from.tap, [&](uint32_t to, int32_t channel) {
       const CUtensorMap* map = &params_.src_map;
       if (kHasRows && from.rows != TapCoord::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
-      ptx::CopyPixels<kSharesSource>(params_.rank, to, *map, pipeline_.full(), from.channel, at, from.w, from.h, from.d,
+      ptx::CopyPixels<kSharesSource>(params_.rank, to, *map, pipeline_.full(), channel, at, from.w, from.h, from.d,
                                      cluster_coord_.SharersOfSource());
     });
   }
@@ -143,16 +150,15 @@ class WgmmaProducer {
  private:
   static constexpr bool kSharesSource = kTile.col_blocks > 1;
 
-  // Fills the stage, when it is empty, with a block of K's channels. copy_source(address) copies the source's.
-  template <typename F>
-  __device__ __forceinline__ void FillStage(const WgmmaWorkTile& tile, int32_t channel, int32_t tap,
-                                            F&& copy_source) const {
+  // Fills the stage, when it is empty, with a block of K's channels. copy_source(address, channel) copies the source's.
+  template <typename Origin, typename F>
+  __device__ __forceinline__ void FillStage(const Origin& origin, int32_t channel, int32_t tap, F&& copy_source) const {
     pipeline_.WaitUntilEmpty();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
     ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
-    copy_source(stage + FirstPart() * kSwizzleBytes);
-    Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), channel, tile.first_col, tap,
-                         cluster_coord_);
+    copy_source(stage + FirstPart() * kSwizzleBytes, origin.src_channel + channel);
+    Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), origin.filter_channel + channel,
+                         origin.filter_col, tap, cluster_coord_);
   }
 
   // Of a matrix, without a look at tables: its one tap's blocks of K follow each other. Behind them is the step of
@@ -165,11 +171,12 @@ class WgmmaProducer {
     from_.channel = is_zeros ? 0 : tile.steps.first * params_.block_k;
     from_.tap = is_zeros;
   }
-  __device__ __forceinline__ void CopyMatrixSteps(const WgmmaWorkTile& tile) {
+  template <typename Origin>
+  __device__ __forceinline__ void CopyMatrixSteps(const WgmmaWorkTile& tile, const Origin& origin) {
 #pragma unroll 1
     for (int32_t step = tile.steps.first; step < tile.steps.end; ++step) {
-      FillStage(tile, from_.channel, from_.tap, [&](uint32_t to) {
-        ptx::CopyMatrix<kSharesSource>(to, params_.src_map, pipeline_.full(), from_.channel, at_.w, 0,
+      FillStage(origin, from_.channel, from_.tap, [&](uint32_t to, int32_t channel) {
+        ptx::CopyMatrix<kSharesSource>(to, params_.src_map, pipeline_.full(), channel, at_.w, 0,
                                        cluster_coord_.SharersOfSource());
       });
       pipeline_.Advance();
@@ -194,10 +201,10 @@ class WgmmaProducer {
   }
 
   // Where there are no rows of neighbours, nothing is to look for them: a step has no more time.
-  template <bool kHasRows>
-  __device__ __forceinline__ void CopySteps(const WgmmaWorkTile& tile) {
+  template <bool kHasRows, typename Origin>
+  __device__ __forceinline__ void CopySteps(const WgmmaWorkTile& tile, const Origin& origin) {
     for (int32_t step = tile.steps.first; step < tile.steps.end;) {
-      CopyStep<kHasRows>(tile, at_, from_);
+      CopyStep<kHasRows>(origin, at_, from_);
       pipeline_.Advance();
       from_.channel += params_.block_k;
       if (++step < tile.steps.end && from_.channel == params_.k_blocks * params_.block_k) {

@@ -14,16 +14,19 @@
 
 namespace jaxconv {
 
-// Of a filter in parts, the taps of a part are behind those of the part before it.
+// Of a filter in parts, the taps of a part are behind those of the part before it. Of groups that are side by side
+// along K, the map has the source channels of all, and the output channels of one.
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  const bool k_major = IsKMajor(p);
+  const bool k_major = IsKMajor(p), along_k = p.groups > 1 && FilterGroupsAlongK(p);
+  const int64_t in_channels = along_k ? SrcChannels(p) : p.in_channels;
+  const int64_t out_channels = along_k ? p.out_channels / p.groups : p.out_channels;
   const int block_k = params->block_k, parts = tile.bf16x6 ? kBF16Parts : 1;
   MapElements of = OfOperand(tile.bf16x6 ? DType::kBF16 : p.filter_type);
   if (tile.bf16x6 && k_major) of.swizzle = CU_TENSOR_MAP_SWIZZLE_64B;  // 32 channels
-  return EncodeMatrices(&params->rhs_map, call.rhs, of, k_major ? p.in_channels : p.out_channels,
-                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in,
-                        p.tap_count * parts, params->tap_stride, k_major ? block_k : TraitsOf(of.type).swizzle_row(),
+  return EncodeMatrices(&params->rhs_map, call.rhs, of, k_major ? in_channels : out_channels,
+                        k_major ? out_channels : in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count * parts,
+                        params->tap_stride, k_major ? block_k : TraitsOf(of.type).swizzle_row(),
                         (k_major ? tile.cols : block_k) / tile.row_blocks);
 }
 
@@ -49,7 +52,7 @@ inline bool EncodeHaloRows(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
     const int64_t count = params->rows_count[i];
     if (count == 0) continue;
     const RowsOfSource of(p, dim, count);
-    if (!EncodeBoxes(&params->rows_maps[i], rows[i], OfSource(p, tile), of.strides, of.size, p.batch, p.in_channels,
+    if (!EncodeBoxes(&params->rows_maps[i], rows[i], OfSource(p, tile), of.strides, of.size, p.batch, SrcChannels(p),
                      params->block_k, with(count))) {
       return false;
     }
@@ -59,7 +62,7 @@ inline bool EncodeHaloRows(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
   for (int i = 0; i < 3 && dim > 0; ++i) {
     const int64_t left = (dim == 1 ? whole.rows : whole.cols) - left_out[i];
     if (left > 0 && !EncodeBoxes(&params->part_maps[i], call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
-                                 p.in_channels, params->block_k, with(left))) {
+                                 SrcChannels(p), params->block_k, with(left))) {
       return false;
     }
   }
@@ -69,7 +72,7 @@ inline bool EncodeHaloRows(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
 // Maps of halo tiles, and of the part of a unit that a warp stores, in the result and in the residual.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, OfSource(p, tile), p.src, p.src_size, p.batch, p.in_channels,
+  if (!EncodeBoxes(&params->src_map, call.src, OfSource(p, tile), p.src, p.src_size, p.batch, SrcChannels(p),
                    params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]}) ||
       !EncodeHaloRows(call, tile, params)) {
     return false;
@@ -96,7 +99,7 @@ inline bool EncodeIm2colRows(const ConvCall& call, const WgmmaTile& tile, Im2col
   const int64_t last = std::min(corner + (windows.count[dim] - 1) * step, end - 1 + count - 1);
   windows.corner[dim] = corner + CeilDiv(std::max<int64_t>(0, -end - corner), step) * step;
   windows.count[dim] = (last - windows.corner[dim]) / step + 1;
-  return EncodeIm2col(map, params.rank, rows, OfSource(p, tile), of.strides, of.size, p.batch, p.in_channels, windows,
+  return EncodeIm2col(map, params.rank, rows, OfSource(p, tile), of.strides, of.size, p.batch, SrcChannels(p), windows,
                       params.block_k, tile.rows / tile.col_blocks);
 }
 
@@ -106,7 +109,7 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
-                    p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
+                    SrcChannels(p), windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
   for (int i = 0; i < 2; ++i) {
@@ -142,7 +145,7 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
 inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (tile.halo) {
-    return EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, p.in_channels,
+    return EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, SrcChannels(p),
                        kBlockRows, {params->halo_rows, params->halo_cols}) &&
            EncodeBoxes(&params->rhs_map, call.rhs, OfOperand(p.dst_type), p.dst, p.dst_size, p.batch, p.out_channels,
                        kBlockRows, {params->unit_rows, params->unit_cols});
@@ -155,7 +158,7 @@ inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPa
     dst.Set(d, 0, p.period[d], params->counts[d]);
   }
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
-                    p.in_channels, src, channels, positions)) {
+                    SrcChannels(p), src, channels, positions)) {
     return false;
   }
   const MapElements of_gradient = OfOperand(tile.bf16x6 ? DType::kBF16 : p.dst_type);

@@ -34,7 +34,8 @@ struct WgmmaParams {
   int32_t k_blocks;  // of a tap: of block_k source channels each
   uint32_t k_block_reciprocal;
   int32_t block_k;  // kBlockK, or less
-  int32_t rank;     // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
+  int16_t rank;     // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
+  bool has_groups;  // whether columns are those of several groups, see GroupsAreColumns
   int32_t live_classes;  // those that have positions, the first ones of the table
   int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   int32_t out_channels;
@@ -89,8 +90,13 @@ struct WgmmaParams {
   int32_t rows_shift[2];       // from a row of the image to its coordinate among them
   int32_t rows_taps[2];        // in im2col mode, how many taps see them
   int32_t rows_first_cluster;  // of a class's tiles, the one that comes first: those behind it see rows after the image
-  const void *src, *rhs;       // what the maps read, for sums of tf32 that are not finite
-  Epilogue epilogue;           // of a conv
+  // Of groups.
+  int32_t group_cols;  // of each
+  uint32_t group_col_reciprocal;
+  int32_t group_channels;         // of the source, from a group to the next
+  int32_t filter_group_channels;  // the same of a filter whose groups are side by side along K; 0: along columns
+  const void *src, *rhs;          // what the maps read, for sums of tf32 that are not finite
+  Epilogue epilogue;              // of a conv
 };
 static_assert(alignof(WgmmaParams) % kConstantLine == 0, "TMA's maps align the parameters to such lines");
 static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaParams, class_units) == 2 * kConstantLine &&
@@ -100,6 +106,38 @@ static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaPara
 // The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
 template <typename T>
 inline constexpr int kBlockK = kTraits<T>.swizzle_row();
+
+// A column as one of its group's.
+struct GroupColumn {
+  int32_t group = 0;
+  int32_t col;
+
+  __device__ __forceinline__ GroupColumn(const WgmmaParams& p, int32_t of_all) : col(of_all) {
+    if (!p.has_groups) return;
+    group = Divider<int32_t>(p.group_cols, p.group_col_reciprocal).Divide(of_all, &col);
+  }
+};
+
+// Where a tile's operands begin. All of its columns are of one group.
+struct OperandOrigin {
+  int32_t src_channel = 0;     // the group's first one
+  int32_t filter_channel = 0;  // the same in the filter's map
+  int32_t filter_col;
+
+  __device__ __forceinline__ OperandOrigin(const WgmmaParams& p, int32_t first_col) : filter_col(first_col) {
+    if (!p.has_groups) return;
+    const GroupColumn first(p, first_col);
+    src_channel = first.group * p.group_channels;
+    filter_channel = first.group * p.filter_group_channels;
+    if (p.filter_group_channels > 0) filter_col = first.col;
+  }
+};
+
+// The same where there are no groups: a step has no more instructions.
+struct OriginWithoutGroups {
+  static constexpr int32_t src_channel = 0, filter_channel = 0;
+  int32_t filter_col;
+};
 
 // A tap of a tile by its index. Where there are rows of neighbours, first come the taps that see one's, then all taps,
 // which see the image, then those that see the other one's.

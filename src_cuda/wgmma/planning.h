@@ -32,10 +32,10 @@ struct WgmmaCosts {
   double shared_sector_row;   // to copy a pixel's channels from L2, if neighbours share a sector
   double shared_sector_filter_row;  // the same for the filter: all CTAs read its few lines at the same time
   double reads_apart;               // how often a pixel is read, if windows are several pixels apart
-  double activations;               // to move all of them through device memory
+  double activations;               // to move those of a group through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;
-  double wgrad_added;  // to add a sum's slices in a cluster
-  double wgrad_activations;
+  double wgrad_added;                 // to add a sum's slices in a cluster
+  double wgrad_activations;           // of a group
   double wgrad_row, wgrad_apart_row;  // to copy 64 channels of a pixel: a line of L2, or parts of two
   std::vector<double> steps;          // to multiply a block of K, for each tile
 };
@@ -43,10 +43,10 @@ struct WgmmaCosts {
 // The product of each group.
 struct GroupProduct {
   Product of_group;
-  explicit GroupProduct(const Product& all) : of_group(all) { of_group.conv = OneGroup(all.conv); }
+  explicit GroupProduct(const Product& all) : of_group(all) { of_group.conv.groups = 1; }
 };
 
-// Each group is a launch. So `product_` is a group's, and `all_` is that of all groups.
+// `product_` is a group's, and `all_` is that of all groups. A launch is of one, or of all: that depends on the tile.
 class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
  public:
   static constexpr const char* kName = WgmmaSettings::kFamily;
@@ -97,16 +97,20 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   // An operand is split once, and slices are added once, for all groups.
   double Seconds(const WgmmaSettings& s) const {
     const int64_t split = kTiles[s.tile].workspace_split(all_.pass, s.split);
-    const auto groups = static_cast<double>(all_.conv.groups);
-    return groups * SecondsOfGroup(s) + (groups - 1) * device_.next_group_seconds + PartsSeconds() +
+    const auto launches = static_cast<double>(all_.conv.groups / GroupsOfLaunch(s));
+    return launches * SecondsOfLaunch(s) + (launches - 1) * device_.next_group_seconds + PartsSeconds() +
            SlicesSeconds(all_, device_, costs_, split);
   }
 
  private:
   static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
 
+  int64_t GroupsOfLaunch(const WgmmaSettings& s) const {
+    return GroupsAreColumns(all_.conv, all_.pass, kTiles[s.tile]) ? all_.conv.groups : 1;
+  }
+
   // The tiles that a cluster computes one after another.
-  double SecondsOfGroup(const WgmmaSettings& s) const {
+  double SecondsOfLaunch(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     if (IsWgrad()) return SecondsOfWgrad(s);
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
@@ -121,7 +125,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     const double longest = steps * product_.longest_class(ScheduledClasses(s));
     const double multiplied = std::max({waves * steps, longest, SharedSectorSeconds(s)});
     const double reads = !tile.halo && AreApart() ? fitted_.reads_apart : 1;
-    const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
+    const double activations = reads * fitted_.activations * static_cast<double>(GroupsOfLaunch(s));
+    const double copies = activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
     const double both = Overlapped(busy, copies);
     const bool is_slow = tile.halo && s.split == 1 && ResultType(product_.conv, product_.pass) == DType::kS8;
     const double int8 = is_slow ? static_cast<double>(waves) * results * fitted_.halo_int8 : 0;
@@ -195,8 +200,9 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     return product_.classes() - ClassesOfZeros(product_.conv, s);
   }
   int64_t WorkTilesOf(const WgmmaSettings& s) const {
-    if (IsWgrad()) return WgradWorkTiles(product_.conv, s);
-    return ClassWorkTiles(product_.conv, kTiles[s.tile], s.split) * ScheduledClasses(s);
+    const int64_t of_group = IsWgrad() ? WgradWorkTiles(product_.conv, s)
+                                       : ClassWorkTiles(product_.conv, kTiles[s.tile], s.split) * ScheduledClasses(s);
+    return of_group * GroupsOfLaunch(s);
   }
 
   // Pixels of the halo tile of kUnitRows positions.
@@ -344,7 +350,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     const double turns = CeilDiv(WorkTilesOf(s), ClustersHeld(CtasOfCluster(s), 1));
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
     const double busy = turns * steps * step + waves * end;
-    const double copies = fitted_.wgrad_activations;
+    const double copies = fitted_.wgrad_activations * static_cast<double>(GroupsOfLaunch(s));
     return fitted_.wgrad_begin + Overlapped(busy, copies);
   }
 

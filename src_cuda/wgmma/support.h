@@ -43,8 +43,13 @@ inline bool ReadsKMajorAlone(const ConvProblem& p, bool bf16x6) {
   return TraitsOf(p.src_type).is_k_major_alone() && !bf16x6;
 }
 
-// Each group is a launch. Of more groups than these, other families take all in one.
-inline constexpr int64_t kMostGroups = 16;
+// Groups that are not columns of one product are launches. Of more than these, other families take all in one.
+inline constexpr int64_t kMostLaunches = 16;
+inline Reason TooManyLaunches(const ConvProblem& p) {
+  if (p.groups <= kMostLaunches) return std::nullopt;
+  return std::to_string(p.groups) + " groups, each of which is a launch, of " + std::to_string(kMostLaunches) +
+         " at most";
+}
 
 // TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes. So do groups.
 inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
@@ -84,10 +89,7 @@ inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
 
 // `bf16x6`: float32 is multiplied so, not as tf32.
 inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
-  if (p.groups > kMostGroups) {
-    return std::to_string(p.groups) + " groups, each of which is a launch, of " + std::to_string(kMostGroups) +
-           " at most";
-  }
+  if (Reason why = TooManyLaunches(p); why && !GroupsFollow(p, pass, bf16x6)) return why;
   const bool is_k_major = ReadsKMajorAlone(p, bf16x6);
   if (Reason why = is_k_major ? UnsupportedKMajor(p, pass) : Reason()) return why;
   if (Reason why = bf16x6 ? UnsupportedParts(p, pass) : Reason()) return why;
@@ -265,7 +267,8 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   if (s.split > kMostWgradSplit) return "a split into more than " + std::to_string(kMostWgradSplit);
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
   if (Reason why = tile.halo ? UnsupportedWgradHalo(p, s) : Reason()) return why;
-  if (WgradRowClusters(p, s) * ColClusters(p, tile) * s.split * tile.cluster() > INT32_MAX) {
+  const int64_t col_clusters = ColClusters(OfLaunch(p, Pass::kWgrad, tile), tile);
+  if (WgradRowClusters(p, s) * col_clusters * s.split * tile.cluster() > INT32_MAX) {
     return "more than 2^31 - 1 thread blocks";
   }
   return std::nullopt;
@@ -286,6 +289,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.bf16x6 && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (Reason why = UnsupportedRows(p, pass, s)) return why;
+  if (Reason why = TooManyLaunches(p); why && !GroupsAreColumns(p, pass, tile)) return why;
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";
   if (!tile.HasConv(p.src_type)) return "a tile that is not for operands of " + Name(p.src_type);
@@ -293,11 +297,12 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
     return "a split of " + std::to_string(s.split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";
   }
-  if (tile.cluster_split > 0 && ColClusters(p, tile) > UINT16_MAX) {
+  const ConvProblem of_launch = OfLaunch(p, pass, tile);
+  if (tile.cluster_split > 0 && ColClusters(of_launch, tile) > UINT16_MAX) {
     return "more than " + std::to_string(UINT16_MAX) + " tiles of columns";
   }
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
-  if (WorkTiles(p, tile, s.split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
+  if (WorkTiles(of_launch, tile, s.split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
   return tile.halo ? UnsupportedHalo(p, s) : std::nullopt;
 }
 

@@ -205,6 +205,7 @@ class WgradIm2col {
     const int32_t tap_of_class = Divider<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
     Box box{k_block * kBlockRows, 0, 0, 0, kBoxes};
     if (kBoxes > 1 && box.channel + kBlockK<T> >= p.problem.in_channels) box.count = 1;
+    box.channel += OperandOrigin(p, tile.first_col).src_channel;
     if (p.rank == 2) return box;
     const Tap& tap = p.taps[tile.first_tap + tap_of_class];
     uint32_t from_corner[kSpatial];
@@ -249,11 +250,12 @@ class WgradHalo {
   __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
     const int32_t first = HaloTapsOf(p, tile, tile.first_unit).plane;
     planes_ = HaloTapsOf(p, tile, tile.first_unit + kGroups - 1).plane - first + 1;
+    const OperandOrigin origin(p, tile.first_col);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const int32_t plane = min(first + i, first + planes_ - 1);
       depths_[i] = p.taps[tile.first_tap + plane / p.k_blocks * p.taps_h * p.taps_w].shift[0];
-      channels_[i] = plane % p.k_blocks * kBlockRows;
+      channels_[i] = origin.src_channel + plane % p.k_blocks * kBlockRows;
     }
   }
 

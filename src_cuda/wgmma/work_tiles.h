@@ -56,11 +56,43 @@ inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatia
   return apart;
 }
 
-// The problem of each group.
-inline ConvProblem OneGroup(ConvProblem p) {
-  p.groups = 1;
+// Whether the filter is K-major: its source channels are neighbours in memory.
+inline bool IsKMajor(const ConvProblem& p) { return p.filter.out != 1; }
+
+// Whether the filter's groups are side by side along K. Else they are along columns, if FilterGroupsFollow.
+inline bool FilterGroupsAlongK(const ConvProblem& p) { return IsKMajor(p) && p.filter.group == p.in_channels; }
+inline bool FilterGroupsFollow(const ConvProblem& p) {
+  return FilterGroupsAlongK(p) || p.filter.group == p.out_channels * p.filter.out;
+}
+
+// Whether the channels of groups follow each other in all arrays, and no block of K has channels of two groups: an
+// infinity of one would be a NaN in the other's results. In a weight gradient source channels are rows, and rows of
+// another group are not stored.
+inline bool GroupsFollow(const ConvProblem& p, Pass pass, bool bf16x6) {
+  return p.src.channel == 1 && p.src.group == p.in_channels && p.dst.group == p.out_channels * p.dst.channel &&
+         p.dst.block == 0 && FilterGroupsFollow(p) && (pass == Pass::kWgrad || p.in_channels % BlockK(p, bf16x6) == 0);
+}
+
+// Whether all groups are columns of one product, which is one launch: if the columns of each cluster are of one group,
+// and kernels can count them. Otherwise each group is a launch.
+inline bool GroupsAreColumns(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
+  const int64_t channels = p.groups * std::max(p.in_channels, p.out_channels);
+  const int64_t most = tile.cluster_split > 0 ? UINT16_MAX * int64_t{tile.cols} : INT32_MAX;
+  return p.groups > 1 && channels <= most && p.out_channels % (int64_t{tile.cols} * tile.col_blocks) == 0 &&
+         GroupsFollow(p, pass, tile.bf16x6);
+}
+
+// The problem of a launch: that of one group, or of all. Then out_channels are those of all groups, and in_channels
+// those of each.
+inline ConvProblem OfLaunch(ConvProblem p, Pass pass, const WgmmaTile& tile) {
+  if (GroupsAreColumns(p, pass, tile)) {
+    p.out_channels *= p.groups;
+  } else {
+    p.groups = 1;
+  }
   return p;
 }
+inline int64_t SrcChannels(const ConvProblem& of_launch) { return of_launch.groups * of_launch.in_channels; }
 
 // The problem of one tap whose pixels, of all images, are the rows of a matrix: an image of one row of pixels.
 inline ConvProblem AsMatrix(ConvProblem p) {
@@ -171,8 +203,5 @@ inline int64_t ClassesOfZeros(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   return s.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, s.split, false) ? s.empty_classes : 0;
 }
-
-// Whether the filter is K-major: its source channels are neighbours in memory.
-inline bool IsKMajor(const ConvProblem& p) { return p.filter.out != 1; }
 
 }  // namespace jaxconv

@@ -155,6 +155,13 @@ def of_windows():
     yield "windows_of_16_groups", of_groups((1, 4, 5, 256), (3, 3, 16, 256), 16)
     yield "tiny_windows_of_groups_of_bytes", of_groups((1, 4, 5, 32), (2, 3, 16, 64), 2)
     yield "windows_of_groups_of_images", last((6, 7, 9, 16), (2, 3, 16, 72), batch_group_count=3)
+    # Groups that are columns of one product where tiles end with a group. Other tiles launch each group.
+    yield "groups_as_columns", of_groups((2, 7, 9, 192), (2, 3, 64, 384), 3)
+    yield "points_of_groups_as_columns", of_groups((3, 11, 13, 192), (1, 1, 96, 384), 2)
+    yield "halo_tiles_of_groups_as_columns", of_groups((2, 17, 26, 128), (3, 3, 64, 512), 2)
+    yield "groups_as_columns_by_two", of_groups((2, 10, 12, 128), (3, 3, 64, 128), 2, window_strides=(2, 2))
+    yield "odd_groups_as_columns_by_two", of_groups((2, 9, 11, 128), (3, 3, 64, 128), 2, window_strides=(2, 2))
+    yield "20_groups_as_columns", of_groups((1, 4, 5, 1280), (3, 3, 64, 1280), 20)
     # Filters and activations that lie otherwise.
     sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}
     window = sizes | {"H": 3, "W": 2}

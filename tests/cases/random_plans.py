@@ -30,11 +30,13 @@ SETTINGS = [*({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for 
 
 FEW, VECTORS = st.integers(1, 13), st.sampled_from([8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 136, 192])
 NARROW, CHANNELS = st.sampled_from([1, 3, 4, 8, 16]), st.sampled_from([8, 16, 24, 40, 64, 144])
+WIDE = st.sampled_from([32, 48, 64, 96, 128, 192])
 # Groups, and the input and output channels of each.
 GROUPS = st.one_of(
     st.tuples(st.just(1), VECTORS, VECTORS),
     st.tuples(st.just(1), FEW | VECTORS, FEW | VECTORS),
     st.tuples(st.sampled_from([2, 3, 4, 8, 16, 40]), NARROW, NARROW),
+    st.tuples(st.sampled_from([2, 3, 4, 20]), WIDE, WIDE),
     st.tuples(CHANNELS, st.just(1), st.sampled_from([1, 1, 1, 2])),
 )
 PIXELS = {1: st.integers(1, 300), 2: st.integers(1, 48), 3: st.integers(1, 16)}
@@ -43,7 +45,7 @@ MOSTLY_ONE = st.sampled_from([1, 1, 1, 2, 3])
 
 @st.composite
 def convolutions(draw):
-    """Dense ones of few and of many channels, groups, and single channels."""
+    """Dense ones of few and of many channels, narrow and wide groups, and single channels."""
     rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
     groups, ins, outs = draw(GROUPS)

@@ -30,6 +30,7 @@ LAYERS = {
 WIDE = {
     "wide": ((2, 8, 8, 64), (3, 3, 64, 72), {}),
     "strided": ((2, 16, 16, 40), (3, 3, 40, 72), dict(window_strides=(2, 2))),
+    "groups_as_columns": ((2, 8, 8, 128), (3, 3, 64, 256), dict(feature_group_count=2)),
 }
 # direct's pixels have 32 channels at most.
 NARROW = {

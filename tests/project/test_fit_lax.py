@@ -74,13 +74,7 @@ def test_kinds_without_rows_keep_their_numbers(measured, data, tmp_path):
         RowFile(MACHINE, [each.row for each in measured if each.kind in kinds]).save(path)
         assert main(["fit-lax", str(path), "--write"]) == 0
     assert data_files.record("h200", "lax")["kinds"].keys() == {"window", "1x1 fprop"}
-    assert "float32 3x3 groups error" in json.loads(data.read_text())["lax"]
-
-
-def test_wide_groups_are_rows_of_the_fit():
-    groups = RowFile.load(cases.GROUPS.parent / "nvidia_h200.json")
-    kinds = {each.kind for each in known(groups.rows, cases.load(cases.GROUPS), TYPICAL_DEVICE)}
-    assert kinds == {"3x3 groups", "float32 3x3 groups"}
+    assert "3x3 depthwise error" in json.loads(data.read_text())["lax"]
 
 
 def test_the_planner_has_what_was_fitted():

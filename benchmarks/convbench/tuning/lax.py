@@ -63,8 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     costs = MODELS[gpu].costs
     if options.write and gpu != data_files.owner(costs):
         raise SystemExit(f"the costs {costs} are of {data_files.owner(costs)}, the rows of {gpu}")
-    of_census = [drawn.case for seed in options.seeds for drawn in draw(options.rows, seed)]
-    every = [case for path in (cases.CASES, cases.GROUPS) for case in cases.load(path)] + of_census
+    every = cases.load() + [drawn.case for seed in options.seeds for drawn in draw(options.rows, seed)]
     rows = known((row for file in files for row in file.rows), every, MODELS[gpu])
     fitted = fit_kinds(rows)
     print(text(rows, fitted))
@@ -78,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="benchmarks fit-lax", description="Fits what the planner expects of lax to measured rows."
     )
-    parser.add_argument("files", type=Path, nargs="+", help="of the benchmark, of its wide groups, and of the census")
+    parser.add_argument("files", type=Path, nargs="+", help="of the benchmark and of the census")
     parser.add_argument("--rows", type=int, default=600, help="of each census; default: 600")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the censuses; default: 0")
     parser.add_argument("--write", action="store_true", help="keep the numbers in the data file of the GPU")

@@ -1,6 +1,7 @@
-"""Groups by wgmma, each a launch: with every operand of an epilogue, beside an infinity, not aligned, and mapped."""
+"""Groups by wgmma, in one launch or in several: with an epilogue, beside an infinity, not aligned, and mapped."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -51,15 +52,16 @@ def test_each_group_has_its_own_operands_of_an_epilogue(tile, dtype, split):
     epilogue.check("cuda", cases, dtype, ("scale", "bias"), "relu", one=("scale",))
 
 
+@pytest.mark.parametrize("channels", [32, 64], ids=["as_launches", "as_columns"])
 @pytest.mark.parametrize("dtype", ["int8_to_int8", "int8_to_bfloat16", "float8_e4m3fn_to_bfloat16"])
-def test_groups_of_bytes(dtype):
+def test_groups_of_bytes(dtype, channels):
     """K-major filters, as data gradients have them, are those of convolutions here."""
-    x, w = (2, 9, 8, 64), (3, 3, 32, 64)
+    x, w = (2, 9, 8, 2 * channels), (3, 3, channels, 2 * channels)
     operand, result = dtype.split("_to_")
     conv = functools.partial(jaxconv.conv2d, padding="SAME", feature_group_count=2, out_dtype=result, activation="relu")
     rng = np.random.default_rng(0)
     draw = lambda *shape: jax.numpy.asarray(rng.integers(-2, 3, shape), operand)
-    scale, bias = 2.0 ** -rng.integers(1, 5, 64), rng.integers(-8, 9, 64)
+    scale, bias = 2.0 ** -rng.integers(1, 5, 2 * channels), rng.integers(-8, 9, 2 * channels)
     scale, bias = scale.astype("float32"), bias.astype("float32")
     arrays = draw(*x), draw(*w)
     of = lambda implementation: functools.partial(conv, scale=scale, bias=bias, implementation=implementation)
@@ -68,22 +70,34 @@ def test_groups_of_bytes(dtype):
     assert_same(actual.astype("float32"), np.asarray(expected).astype("float32"), 0.0 if "int8" in dtype else 8e-3)
 
 
+# float32 where positions are whole vectors, as its weight gradients ask for.
+BESIDE_AN_INFINITY = [
+    *((name, "bfloat16") for name in ("windows_of_groups", "points_of_groups", "groups_as_columns")),
+    ("points_of_groups_as_columns", "bfloat16"),
+    *itertools.product(
+        ("halo_tiles_of_groups_of_a_line", "halo_tiles_of_groups_as_columns", "odd_groups_as_columns_by_two"),
+        ("bfloat16", "float32"),
+    ),
+]
+
+
 @pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups", "halo_tiles_of_groups_of_a_line"])
-def test_an_infinity_stays_in_its_group(name, which):
+@pytest.mark.parametrize("name, dtype", BESIDE_AN_INFINITY)
+def test_an_infinity_stays_in_its_group(name, which, dtype):
+    asked = Constraint("cuda", "wgmma", transform=() if dtype == "bfloat16" else None)
     case = convolutions()[name]
     x, w, g = (np.asarray(a, "float32") for a in case.operands())
     groups = case.params["feature_group_count"]
     for array in (x, g):
         array[..., array.shape[-1] // groups :] = np.inf  # of all groups but the first
     w[..., w.shape[-1] // groups :] = np.inf
-    results = run(pullback(case.ours(constraint("wgmma"))), *(a.astype("bfloat16") for a in (x, w, g)))
+    results = run(pullback(case.ours(asked)), *(a.astype(dtype) for a in (x, w, g)))
     of_which = results[list(PASSES).index(which)]
     first = np.asarray(of_which, "float32")[..., : of_which.shape[-1] // groups]
     assert np.all(np.isfinite(first)) and not np.all(np.isfinite(np.asarray(of_which, "float32")))
 
 
-@pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups"])
+@pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups", "groups_as_columns"])
 def test_not_aligned(monkeypatch, name):
     """Another kernel takes all groups."""
     monkeypatch.setattr(ConvPlan, "needs_aligned", False)

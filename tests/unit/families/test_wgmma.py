@@ -13,7 +13,7 @@ from jax import export, lax
 
 from cases.for_wgmma import check_multiplications, check_shared_memory
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
-from cases.problems import CONV_PASSES, VECTORS, halves, of_layouts, passes_of, problem_of
+from cases.problems import CONV_PASSES, EVERY_PASS, VECTORS, halves, of_layouts, passes_of, problem_of
 from jaxconv.planner.choose import choose
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
@@ -98,6 +98,19 @@ def test_zeros_of_a_stride_are_no_tiles(problem, empty):
     has."""
     assert windows(problem)["empty_classes"] == 0
     assert windows(problem.dgrad())["empty_classes"] == empty
+
+
+@pytest.mark.parametrize("which", EVERY_PASS)
+def test_many_groups_are_columns_of_one_product(which):
+    """Of tiles that end with a group. Other groups, and those of other tiles, are launches."""
+    groups_of = lambda channels: passes_of(
+        halves((2, 14, 14, 20 * channels), (3, 3, channels, 20 * channels), feature_group_count=20)
+    )[which]
+    assert choose("cuda", *groups_of(64), as_it_is("wgmma")).plan is not None
+    for refused in (choose("cuda", *groups_of(72), as_it_is("wgmma")),
+                    choose("cuda", *groups_of(64), as_it_is("wgmma", "128x128x64, two at once"))):  # fmt: skip
+        assert refused.plan is None
+        assert any("20 groups, each of which is a launch, of 16 at most" in r.reason for r in refused.rejected)
 
 
 def seconds(problem, tile):
