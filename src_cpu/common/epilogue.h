@@ -42,6 +42,15 @@ void ForEachColumn(int64_t columns, const F& f) {
   }
 }
 
+// Rows of one or two vectors, as most are, are copied without a call: with few taps it would take as long as their
+// sums.
+template <typename T>
+inline void CopyRow(const T* from, int64_t columns, T* to) {
+  constexpr int64_t kVector = kLanes<T>;
+  if (columns != kVector && columns != 2 * kVector) return Convert(from, columns, to);
+  for (int64_t c = 0; c < columns; c += kVector) StoreVector(LoadVector<T>(from + c), to + c);
+}
+
 template <typename S, typename T>
 void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result) {
   S* out = static_cast<S*>(result);
@@ -49,7 +58,7 @@ void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void*
     for (int64_t r = 0; r < tile.rows; ++r) {
       const T* row = sums + r * sums_stride;
       S* to = out + tile.offsets[r];
-      if constexpr (std::is_same_v<S, T>) Convert(row, tile.columns, to);
+      if constexpr (std::is_same_v<S, T>) CopyRow(row, tile.columns, to);
       else ForEachColumn<T>(tile.columns, [&](int64_t c) { to[c] = Store<S>(row[c]); });
     }
   } else {
