@@ -15,7 +15,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 
 // The format of custom calls: the columns of the offset tables, the attributes and the families' settings. Increase it
 // when any of them changes. Compiled programs of another format are refused.
-inline constexpr int64_t kFormat = 9;
+inline constexpr int64_t kFormat = 10;
 
 // Coordinates in an image are less: kernels add them to that of a point outside of it, which is -2^30.
 inline constexpr int32_t kCoordinateLimit = 1 << 30;
@@ -30,14 +30,15 @@ enum class Pass { kConv, kWgrad };
 
 // A filter tap, a row of the table `taps`: where it reads relative to an output position, in elements for the address
 // and in pixels for the bounds check. The taps of a residue class are adjacent. Each tap of the filter is in exactly
-// one row.
+// one row. Behind them is a row of other numbers: XLA fills a table of equal numbers, as that of a 1x1 window would be,
+// by a kernel of its own, in each call.
 struct Tap {
   int32_t src_delta;        // elements from the position's source base to the tap's source element
   int32_t filter_delta;     // elements from the filter's origin to the tap
   int32_t shift[kSpatial];  // source index = base + shift, in source pixels
 };
 inline constexpr int64_t kTapColumns = sizeof(Tap) / sizeof(int32_t);
-static_assert(kTapColumns == 5, "Tap is a row of an int32[taps, 5] table made in offsets.py");
+static_assert(kTapColumns == 5, "Tap is a row of an int32[taps + 1, 5] table made in offsets.py");
 
 // A residue class, a row of the table `classes`: output positions that see the same taps. In each dimension, it has the
 // positions o = phase + q * period for 0 <= q < count, and their source bases are q * step. Without lhs dilation there

@@ -128,7 +128,7 @@ inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) 
 
   int64_t tap_count = 1;
   for (size_t i = 2; i < rank; ++i) tap_count *= a.filter.sizes[a.filter.axes[i]];
-  if (a.tap_table.size() != 2 || a.tap_table[0] != tap_count || a.tap_table[1] != kTapColumns ||
+  if (a.tap_table.size() != 2 || a.tap_table[0] != tap_count + 1 || a.tap_table[1] != kTapColumns ||
       a.class_table.size() != 2 || a.class_table[1] != kClassColumns)
     return "the offset tables are not those of this problem";
   p.tap_count = static_cast<int32_t>(tap_count);

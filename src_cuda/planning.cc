@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/fit_digest.h"
@@ -207,6 +208,8 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
                                  dst_batch_grouped, filter_in_grouped, dst_in_blocks, tap_table, class_table},
                                 &conv);
   if (why) throw nb::value_error(why);
+  std::vector<Tap> rows = RowsOf<Tap>(taps);
+  rows.pop_back();  // it is no tap
   const auto in_three = [](const Sizes& values) {
     Three three{1, 1, 1};
     std::copy(values.begin(), values.end(), three.end() - values.size());
@@ -228,7 +231,7 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
                      in_three(rhs_dilation),
                      static_cast<int>(window_strides.size()),
                      member_groups,
-                     RowsOf<Tap>(taps),
+                     std::move(rows),
                      RowsOf<ResidueClass>(classes)};
 }
 

@@ -18,6 +18,7 @@ from jaxconv.compiled import planning
 from jaxconv.problem.conv_problem import SPATIAL, ConvProblem, Shape, Spec, row_major_strides
 
 INT32_MAX = np.iinfo(np.int32).max
+NO_TAP = -1  # no tap's offset in the filter, so that the numbers of a table are never all equal
 
 
 def in_three(values: Sequence[int]) -> tuple[int, ...]:
@@ -28,7 +29,8 @@ def in_three(values: Sequence[int]) -> tuple[int, ...]:
 class OffsetTables(NamedTuple):
     """Rows of `Tap` and `ResidueClass` of src_common/conv_problem.h.
 
-    taps: int32[taps, 5]: element offset in the source, element offset in the filter, displacement (d, h, w).
+    taps: int32[taps + 1, 5]: element offset in the source, element offset in the filter, displacement (d, h, w). The
+      last row is no tap.
     classes: int32[classes, 8]: first tap, taps, phase (d, h, w), positions (d, h, w).
     """
 
@@ -130,6 +132,7 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
     taps[..., 2], taps[..., 3], taps[..., 4] = shift
     taps = taps.reshape(-1, planning.TAP_COLUMNS)[np.argsort(row, kind="stable")]
     taps[first_tap[-1] :] *= np.array([0, 1, 0, 0, 0])
+    taps = np.append(taps, [[NO_TAP] * planning.TAP_COLUMNS], axis=0)
     return OffsetTables(_int32(taps), _int32(classes if tap_count[-1] else classes[:-1]))
 
 

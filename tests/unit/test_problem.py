@@ -116,10 +116,17 @@ def test_tables_walk_the_convolution_as_defined(problem):
 @settings(max_examples=100, deadline=None)
 @given(problems())
 def test_every_tap_has_one_row(problem):
-    taps, classes = offset_tables(problem)
-    assert sorted(taps[:, 1] // (3 * 5)) == list(range(np.prod(problem.kernel)))
+    (*taps, end), classes = offset_tables(problem)
+    assert sorted(tap[1] // (3 * 5) for tap in taps) == list(range(np.prod(problem.kernel)))
+    assert set(end.tolist()) == {-1}
     assert classes[:, 1].sum() == len(taps)
     np.testing.assert_array_equal(classes[:, 0], np.cumsum(classes[:, 1]) - classes[:, 1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_no_table_is_of_equal_numbers(problem):
+    assert all(np.ptp(table) > 0 for table in offset_tables(problem))
 
 
 @settings(max_examples=100, deadline=None)
@@ -159,7 +166,7 @@ def test_residue_classes_skip_the_zeros_of_a_dilated_input():
 def test_classes_of_a_long_window():
     """Each tap has a class of its own. The tables are as long as the window, not as its square."""
     taps, classes = offset_tables(forward_problem((3,), (2**16,), (1,), ((2**16 - 1,) * 2,), (2**16,), (1,)))
-    assert (taps[:, 0] >= 0).all() and len(taps) == len(classes) == 2**16
+    assert (taps[:-1, 0] >= 0).all() and len(taps) - 1 == len(classes) == 2**16
     assert set(classes[:, 1]) == {1}
 
 

@@ -12,7 +12,7 @@ import jaxconv
 from cases.parts import diagonal
 from cases.programs import CALLS_ALONE, exported
 from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
-from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
+from cases.small import BY_ENTRY, ENTRIES, GENERAL, Case, named
 
 
 def programs(function, *args):
@@ -48,6 +48,16 @@ def test_channels_last_needs_only_our_calls(case, entry, which, implementation):
     assert "stablehlo.convolution" not in stablehlo
     assert custom_calls(stablehlo) == expected
     assert custom_calls(hlo) == expected
+    assert set(opcodes(hlo)) <= CALLS_ALONE
+
+
+@pytest.mark.parametrize("kernel", [(1,), (1, 1), (1, 1, 1)], ids=str)
+def test_a_window_of_one_pixel_needs_only_our_calls(kernel, implementation):
+    """Its only tap has the offset 0. XLA would fill a table of zeros by a kernel, in each call."""
+    case = Case("pixel", (2, *range(4, 4 + len(kernel)), 3), (*kernel, 3, 5))
+    x, w = case.operands()
+    _, hlo = programs(pullback(case.front_door(implementation)), x, w, cotangent(case.lax(), x, w))
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
     assert set(opcodes(hlo)) <= CALLS_ALONE
 
 

@@ -241,7 +241,8 @@ def test_random_tables(which, family):
             where = tuple(rng.integers(table.shape))
             changed = call.with_operand(place, entry(*where, value))
             error = error_of(run, *changed.operands)
-            if value == table[where]:
+            is_no_tap = place == TAPS and where[0] == len(table) - 1
+            if is_no_tap or value == table[where]:
                 assert_same(np.asarray(run(*changed.operands)), expected)
             else:  # dimensions of one element have no stride, so any shift is that of its offset
                 assert "INVALID_ARGUMENT" in error or (place == TAPS and where[1] == 2)
@@ -252,7 +253,7 @@ def test_random_tables(which, family):
 def test_taps_of_a_class_in_another_order(which, family):
     """Nothing is wrong with that."""
     call = Call.of(which, family, channels_last_convolution((2, 7, 6, 4), (3, 2, 4, 6)))
-    assert_same(call.with_operand(TAPS, lambda table: table[::-1])(), call())
+    assert_same(call.with_operand(TAPS, lambda table: np.append(table[-2::-1], table[-1:], axis=0))(), call())
 
 
 @pytest.mark.parametrize("dtypes, message", [

@@ -52,7 +52,7 @@ class Model:
         self.batch = problem.lhs_shape[0]
         self.src, self.dst = in_three(problem.in_spatial), in_three(problem.out_spatial)
         self.step = np.array(in_three(problem.window_strides))
-        self.shifts = offset_tables(problem).taps[:, 2:].astype(int)
+        self.shifts = offset_tables(problem).taps[:-1, 2:].astype(int)
         rank = settings["rank"]
         self.dim, self.end = 5 - rank, CORNERS[rank]
         self.corner = [settings[f"corner_{d}"] for d in "dhw"]
