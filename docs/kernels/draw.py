@@ -105,7 +105,7 @@ def product() -> Picture:
 def offsets() -> Picture:
     """The rows of an offset table, and what they mean for a position."""
     problem = problem_of((1, 5, 6, 2), (3, 3, 2, 4), ("NHWC", "HWIO", "NHWC"), padding="SAME")
-    taps = offset_tables(problem).taps.tolist()
+    *taps, _ = offset_tables(problem).taps.tolist()
     height, width, channels = 5, 6, 2
     p = Picture(800, 400, "The offset table of a 3x3 window")
     cell, left, top = 44, 70, 92
