@@ -39,7 +39,7 @@ class Constants(NamedTuple):
     result_bytes_per_second: for the result once more, because nothing overlaps with its stores.
     wait_seconds: what a unit of `Work.waits` takes.
     least_flops: the least of the rows; of less work nothing is known.
-    ours_seconds: what the planner's estimates of our kernels lack.
+    ours_seconds: what the planner's estimates of our kernels lack; below 0: what they have too much.
     error: a factor, by the standard deviation of the logarithm of (ours / lax), as expected over as measured.
     """
 
