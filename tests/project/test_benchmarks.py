@@ -323,6 +323,7 @@ def test_page_of_inference_shows_the_committed_rows():
 PICTURES_OF_THE_CENSUS = re.findall(r"!\[.*\]\(../results/(.*)\)", docs.CENSUS.read_text())
 
 
+@pytest.mark.full  # other pages are quick
 def test_page_of_the_census_shows_the_committed_rows():
     assert docs.CENSUS.read_text() == docs.census_page(), "`python -m benchmarks --docs` rewrites it"
     assert {each.chart for each in census.committed()} == set(PICTURES_OF_THE_CENSUS)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from cases.parts import every_other
 from convbench.clients.command import combined, in_turns
 from convbench.clients.networks import NETWORKS
 from convbench.clients.programs import Measured, model_of
@@ -27,7 +28,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", every_other(SIZES))
 def test_number_of_parameters(name):
     """As torchvision has it."""
     _, variables, _ = model_of(Measured(name, "training", "bfloat16"))
@@ -35,7 +36,7 @@ def test_number_of_parameters(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == SIZES[name]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", every_other(NETWORKS))
 def test_sizes_fit_together(name):
     """The real ones, traced: a network's result has its input's extents, or is one for each image."""
     model, variables, x = model_of(Measured(name, "inference", "bfloat16"))

@@ -159,6 +159,7 @@ def samples_of_device(gpu, tmp_path):
     return path, true[OWN_COSTS]
 
 
+@pytest.mark.full  # the same of a family is quick
 def test_the_devices_numbers_are_recovered(samples_of_device, data):
     """Together with those of families that could say a part of the same: what a kernel takes to begin, say."""
     path, true = samples_of_device

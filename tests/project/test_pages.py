@@ -10,6 +10,7 @@ import pytest
 
 import jaxconv
 from cases.files import ROOT, module_at
+from cases.parts import repeated
 from cases.reference import exception_of
 from jaxconv import ffi
 from jaxconv.compiled import planning
@@ -33,7 +34,10 @@ def alone(tmp_path, monkeypatch, without_tuning, uninstalled):
     jax.config.update(flag, before)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=name)
+README, *OTHERS = (page for page in PAGES if "```python" in page.read_text())
+
+
+@pytest.mark.parametrize("page", [README, *map(repeated, OTHERS)], ids=name)
 def test_blocks_run(page, alone):
     """The blocks of a page are one program. Tracebacks name the page's lines."""
     text, namespace = page.read_text(), {}

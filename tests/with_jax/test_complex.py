@@ -13,6 +13,7 @@ import jaxconv
 from cases import problems
 from cases.convolution import channels_last_convolution
 from cases.meshes import TWO_AXES, place
+from cases.parts import in_turns
 from cases.reference import assert_same, custom_calls, pullback, run, run_on_host
 from jaxconv.complex_numbers import as_real
 from jaxconv.explain import lines
@@ -102,7 +103,8 @@ LAYERS = {
     "one_output": channels_last_convolution((2, 16, 16, 32), (3, 3, 32, 1)),
     "one_to_one": channels_last_convolution((2, 32, 32, 1), (7, 7, 1, 1)),
 }
-IMAGINARY = pytest.mark.parametrize("imaginary", [1.0, 1e-4], ids=["of_one_size", "nearly_real"])
+SIZES_OF_PARTS = {"of_one_size": 1.0, "nearly_real": 1e-4}  # the imaginary part's
+IMAGINARY = pytest.mark.parametrize("imaginary", SIZES_OF_PARTS.values(), ids=SIZES_OF_PARTS)
 
 
 def gaussian(case, imaginary):
@@ -133,8 +135,9 @@ def test_errors_beside_lax(imaginary, implementation):
         assert errors(a, e, np.imag)[0] <= (1 if imaginary == 1 else 1e-2) * errors(their, e, np.imag)[0]
 
 
-@IMAGINARY
-@pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize(
+    "case, imaginary", in_turns({name: (case,) for name, case in LAYERS.items()}, SIZES_OF_PARTS.values())
+)
 def test_errors_on_a_host(case, imaginary):
     """At most lax's, of both parts, in every pass. JAX is without float64, which the sums are of."""
     operands, exact = gaussian(case, imaginary)
