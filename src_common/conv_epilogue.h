@@ -8,9 +8,10 @@
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
 // src_cpu/common/epilogue.h and in EndSums of src_cuda/common/epilogue.cuh, which has the order on a GPU. Callers of
-// EndSums say how they do a step, so the compiler finds all. One kernel ends sums in two parts, without it: see
-// WgmmaEpilogue of src_cuda/wgmma/epilogue.cuh, whose RoundToPairs clips after it rounds. An operand as large as the
-// result, as the residual is, also needs maps where kernels read it by TMA (`residual_maps`), and planning counts it
+// EndSums say how they do a step, so the compiler finds all. An activation goes into WithBend there. One kernel ends
+// sums in two parts, without it: see WgmmaEpilogue of src_cuda/wgmma/epilogue.cuh, whose RoundToPairs clips after it
+// rounds. An operand as large as the result, as the residual is, also needs maps where kernels read it by TMA
+// (`residual_maps`), and planning counts it
 // (`has_residual`). CONTRIBUTING.md lists what else to touch.
 #pragma once
 

@@ -12,7 +12,7 @@ namespace jaxconv {
 
 // Activations of a number. NaN stays NaN.
 
-// Derivatives are had from results: there -0 is a negative number that was rounded. So a zero becomes +0.
+// The backward pass reads the sign of the result, where -0 is a negative number that was rounded. So a zero becomes +0.
 template <typename Acc>
 __device__ __forceinline__ Acc Slope(Acc slope, Acc z) {
   return z < 0 ? slope * z : z + 0;

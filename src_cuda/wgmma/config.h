@@ -32,7 +32,8 @@ inline constexpr int kUnitRows = 64;      // positions that have a halo tile: th
 inline constexpr int kUnitSide = 8;       // of a unit that is a square, not a line
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
-inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;  // of a number of float32, and of a product, see bf16x6.cuh
+// Of a number of float32: three that add up to it, and the first one again, finite. And of a product. See bf16x6.cuh.
+inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 
 // What BLOCK_K of a problem may be: all channels of a swizzled row, three quarters, or half. The last one is for
@@ -82,8 +83,8 @@ struct WgmmaTile {
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
-  // where channels are M. Float8 waits for its additions: it gains nothing where both operands are shared. The widest
-  // tile of bytes takes longest to compile, and is planned in clusters alone.
+  // where channels are M. CUDA cores add each step of float8, and tensor cores wait: sharing both operands saves no
+  // time. The widest tile of bytes takes longest to compile, and is planned in clusters alone.
   constexpr bool HasConv(DType type) const {
     const bool is_widest = cols == 256 && !halo && cluster() == 1;
     if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
@@ -101,7 +102,7 @@ struct WgmmaTile {
     if (bf16x6) return type == DType::kF32 && !halo && cols >= kBlockRows;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
-    return cluster_split == 0 && halo <= swap_ab && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
+    return cluster_split == 0 && (!halo || swap_ab) && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
   }
 
   std::string name() const {
@@ -139,8 +140,8 @@ struct WgmmaTile {
     const int blocks = rows / (kBlockRows * warpgroups()), registers = (blocks + 1) * cols / 2;
     return cluster_split == 0 && registers <= (ctas_per_sm == 1 ? 192 : 64);
   }
-  // Never with swapped operands: M is the source, which goes through registers. Each 64 rows take 16 of a thread,
-  // beside those of the sums.
+  // M is the source, which goes through registers: WgradTile (wgrad.cuh) drops swap_ab. Each 64 rows take 16 registers
+  // of a thread, beside those of the sums.
   constexpr bool has_tf32_wgrad() const {
     const int blocks = rows / (kBlockRows * warpgroups()), registers = blocks * (cols / 2 + 16);
     return cluster_split == 0 && !halo && rows == kBlockRows * warpgroups() * blocks &&

@@ -46,8 +46,7 @@ struct WgradGradient {
 
 // 64 channels of float32 at the positions of a stage, as a warpgroup's registers have them for wgmma. A lane's
 // registers of the k-th eight positions are, with g = lane / 4 and t = lane % 4, the rows g and g + 8 of its warp's 16
-// at position t, then at t + 4. Which channel is which row is free: here the one that lets a warp's words be in all
-// banks.
+// at position t, then at t + 4. Any order of channels is right. This one avoids bank conflicts.
 struct WgradRegisters {
   static constexpr int kMultiplications = WgradPositions(4) / kTraits<float>.mma_depth;
   uint32_t words[kMultiplications][4];

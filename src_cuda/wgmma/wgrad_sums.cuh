@@ -1,4 +1,5 @@
-// The sums of weight gradients in a consumer warpgroup's registers: multiplied, added in a cluster, stored.
+// The sums of weight gradients in a consumer warpgroup's registers: how they are shared out, added in a cluster, and
+// stored. wgrad.cuh multiplies.
 //
 // Without swap_ab, M is source channels of taps and N is output channels; with it, M is output channels. wgmma reads an
 // M of 64 anew for each 64 x N, so the longer side of a tile should be N: shared memory gives 128 bytes a clock.
