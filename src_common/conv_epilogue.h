@@ -11,8 +11,7 @@
 // EndSums say how they do a step, so the compiler finds all. An activation goes into WithBend there. One kernel ends
 // sums in two parts, without it: see WgmmaEpilogue of src_cuda/wgmma/epilogue.cuh, whose RoundToPairs clips after it
 // rounds. An operand as large as the result, as the residual is, also needs maps where kernels read it by TMA
-// (`residual_maps`), and planning counts it
-// (`has_residual`). CONTRIBUTING.md lists what else to touch.
+// (`residual_maps`), and planning counts it (`has_residual`). CONTRIBUTING.md lists what else to touch.
 #pragma once
 
 #include <cstdint>
