@@ -123,7 +123,7 @@ def fit(rows: Sequence[Row]) -> Constants:
 
     robust: dict[str, Any] = dict(loss="soft_l1", f_scale=OUTLIER)
     constants = of_lax(least_squares(errors, np.zeros(len(OF_LAX)), **robust).x)
-    bounds = -0.5e6 * planned.min(), np.inf
+    bounds = -0.5e6 * planned.min(), np.inf  # of what estimates lack, in us: less would make a time negative
     lacking = least_squares(lambda us: np.log(planned + 1e-6 * us) - ours, 0.1, bounds=bounds, **robust).x[0]
     constants = constants._replace(ours_seconds=1e-6 * round(lacking, 2))
     constants = constants._replace(error=math.exp(_spread(_wrong(rows, constants))))
