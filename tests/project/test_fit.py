@@ -281,6 +281,23 @@ def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
     assert name in capsys.readouterr().out
 
 
+def test_within_leaves_out_what_is_far_from_the_fastest(samples, data):
+    rows, before = as_if(RowFile.load(samples).rows, changed("mma")), data.read_text()
+    fastest = {}
+    for row in rows:
+        layer = row["case"], row["pass"]
+        fastest[layer] = min(row["us"], fastest.get(layer, math.inf))
+    far = [row["us"] > 1.5 * fastest[row["case"], row["pass"]] for row in rows]
+    assert 10 < sum(far) < len(rows) - 10
+    slower = [row | {"us": row["us"] * (2 if is_far else 1)} for row, is_far in zip(rows, far, strict=True)]
+    RowFile(MACHINE, slower).save(samples)
+    command = ["fit", str(samples), "--families", "mma", "--write"]
+    assert main([*command, "--within", "1.5"]) == 0
+    assert data.read_text() == before
+    assert main(command) == 0
+    assert data.read_text() != before
+
+
 def test_keep_notes_how_good_the_numbers_are(samples, data):
     before = data.read_text()
     RowFile(MACHINE, as_if(RowFile.load(samples).rows, changed("mma", fill=1.5))).save(samples)

@@ -1,6 +1,8 @@
 """`python -m benchmarks fit`: fits the costs of families, and of the device, to the rows of `sample`."""
 
 import argparse
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     sections = [OWN_COSTS, *families] if options.device else families
     fitted = {section: COSTS[device.costs][section] for section in sections}
     if not options.keep:
-        fitted = fit(sections, rows, device) if options.device else _each(families, rows, device)
+        near = rows if options.within is None else _near_the_fastest(rows, options.within)
+        fitted = fit(sections, near, device) if options.device else _each(families, near, device)
     with trial(device, fitted) as changed:
         after = log_seconds(rows, changed)
     print(f"{_numbers(COSTS[device.costs], fitted)}\n\n{report.text(rows, log_seconds(rows, device), after)}")
@@ -51,6 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--families", **selection.SEVERAL, help="default: all that have rows")
     what.add_argument("--device", action="store_true", help="all families together, and the numbers that they share")
+    parser.add_argument(
+        "--within",
+        type=float,
+        metavar="FACTOR",
+        help="fit to kernels that take at most so many times the fastest of their layer and pass; default: to all",
+    )
     parser.add_argument("--keep", action="store_true", help="change no number: how good they are for these rows")
     parser.add_argument("--write", action="store_true", help="keep the numbers in the data file of the GPU")
     return parser
@@ -71,6 +80,15 @@ def _check_families(rows: Sequence[Measured], device: Device, options: argparse.
         raise SystemExit(f"{what}. To write, add such rows, of layers that these families take: {how}")
     if missing:
         print(f"warning: {what}")
+
+
+def _near_the_fastest(rows: Sequence[Measured], factor: float) -> list[Measured]:
+    """The planner chooses among these: how slow the others are matters less."""
+    layer = lambda row: tuple(row[name] for name in ("case", "pass", "dtype", "precision"))
+    fastest = defaultdict(lambda: math.inf)
+    for each in rows:
+        fastest[layer(each.row)] = min(fastest[layer(each.row)], each.row["us"])
+    return [each for each in rows if each.row["us"] <= factor * fastest[layer(each.row)]]
 
 
 def _each(families: Sequence[str], rows: Sequence[Measured], device: Device) -> dict[str, Costs]:
