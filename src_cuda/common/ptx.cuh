@@ -217,13 +217,6 @@ __device__ __forceinline__ uint16_t LoadHalf(uint32_t address) {
   return half;
 }
 
-// Stores 16 bytes to shared memory.
-__device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[4]) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]), "f"(four[2]),
-               "f"(four[3])
-               : "memory");
-}
-
 // Stores words to device memory, up to 16 bytes at once. In C++ the compiler may split such a store into words.
 template <int kWords>
 __device__ __forceinline__ void StoreWords(void* to, const uint32_t (&words)[kWords]) {

@@ -31,15 +31,14 @@ class ClusterSums {
   static constexpr int kBytes = kTile.rows * kTile.cols * sizeof(float);  // a part of the tile, of each slice
 
   __device__ ClusterSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
-      : sums_(sums + threadIdx.x * 16),
-        barrier_(barrier),
-        slice_(ptx::RankInCluster()),
-        share_(kFragments / static_cast<uint32_t>(p.split)) {}
+      : sums_(sums + threadIdx.x * 16), barrier_(barrier), slice_(ptx::RankInCluster()) {
+    share_ = kFragments >> (31 - __clz(p.split));  // slices are a power of two
+  }
 
   // To be called by one thread, before any block sends.
-  __device__ __forceinline__ void Init() const {
-    ptx::InitBarrier(barrier_, 1);
-    ptx::ArriveExpecting(barrier_, kBytes);
+  static __device__ __forceinline__ void InitBarrier(uint32_t barrier) {
+    ptx::InitBarrier(barrier, 1);
+    ptx::ArriveExpecting(barrier, kBytes);
   }
 
   // From this warp's 16 rows of this slice's sums to those of all slices: the first fragments of `added` are this
@@ -138,21 +137,21 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
                   "planning knows how much shared memory a thread block has");
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
-    const uint32_t barriers = ptx::SharedAddress(shared.barriers);
+    using Sums = ClusterSums<SumOf<T>, kTile>;
+    const uint32_t barriers = ptx::SharedAddress(shared.barriers), sent = ptx::SharedAddress(&shared.sent);
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
+    if (threadIdx.x == 0) {  // the first copy waits for it
+      if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
+      Shared::Stages::InitBarriers(barriers);
+      Sums::InitBarrier(sent);
+      ptx::FenceBarriers();
+    }
     const WgmmaWorkTile tile = TileOfCluster<kTile>(p);
     const int thread = static_cast<int>(threadIdx.x) - 32 * ConsumerWarps(kTile);
     if (thread < 0) {
-      const ClusterSums<SumOf<T>, kTile> cluster_sums(p, ptx::SharedAddress(shared.sums),
-                                                      ptx::SharedAddress(&shared.sent));
-      if (threadIdx.x == 0) {
-        if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
-        Shared::Stages::InitBarriers(barriers);
-        cluster_sums.Init();
-        ptx::FenceBarriers();
-      }
       __syncthreads();
       ptx::ArriveInCluster();
+      const Sums cluster_sums(p, ptx::SharedAddress(shared.sums), sent);
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
       constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone;

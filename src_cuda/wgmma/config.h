@@ -79,7 +79,7 @@ struct WgmmaTile {
     return slices;
   }
   // Whether a cluster may add so many slices of wgrad.
-  constexpr bool TakesParts(int64_t slices) const;
+  constexpr bool TakesParts(int64_t slices) const { return slices * cluster() <= kMostCluster; }
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
@@ -181,6 +181,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {.rows = 128, .cols = 128, .stages = 6, .row_blocks = 2, .col_blocks = 2},
     {.rows = 256, .cols = 32, .stages = 4, .bf16x6 = true},
     {.rows = 192, .cols = 128, .stages = 5, .row_blocks = 2, .has_conv = false},
+    {.rows = 128, .cols = 128, .stages = 6, .has_conv = false},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
@@ -252,12 +253,6 @@ constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
 
 // Rows of wgrad's product that a tile has all of, or none: channels of one tap, or of the taps of a multiplication.
 constexpr int WgradUnit(const WgmmaTile& tile) { return tile.halo ? kHaloWgradTaps * kBlockRows : kBlockRows; }
-
-// Neighbouring columns of N, in eights, that CTAs share when they add the slices of wgrad.
-constexpr int WgradRun(const WgmmaTile& tile) { return (tile.swap_ab ? tile.rows : tile.cols) % 64 == 0 ? 8 : 4; }
-constexpr bool WgmmaTile::TakesParts(int64_t slices) const {
-  return slices * cluster() <= kMostCluster && WgradRun(*this) % slices == 0;
-}
 
 // Operands and barriers. In the end the sums, that the blocks of a cluster add, take the place of the operands.
 constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {

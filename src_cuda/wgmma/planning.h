@@ -37,6 +37,7 @@ struct WgmmaCosts {
   double wgrad_added;                 // to add a sum's slices in a cluster
   double wgrad_activations;           // of a group
   double wgrad_row, wgrad_apart_row;  // to copy 64 channels of a pixel: a line of L2, or parts of two
+  double wgrad_wait;                  // from a copy to its operands
   std::vector<double> steps;          // to multiply a block of K, for each tile
 };
 
@@ -277,6 +278,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
         .wgrad_activations = product_.activation_bytes() / (of["wgrad_bandwidth"] * device_.bandwidth),
         .wgrad_row = of["wgrad_row_seconds"],
         .wgrad_apart_row = of["wgrad_apart_row_seconds"],
+        .wgrad_wait = of["wgrad_wait_seconds"],
         .steps = {},
     };
     // Of 16-bit types. A block of K has 128 bytes, and takes as many clocks for other types.
@@ -337,7 +339,13 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
            seconds(product_.conv.out_channels, tile.cols, tile.row_blocks);
   }
 
-  // Tiles that a cluster computes one after another, each stored from registers.
+  // A step's share of the wait for its copy. All stages but the one that is multiplied are on their way, of each CTA of
+  // a multiprocessor.
+  double WgradWaitSeconds(const WgmmaTile& tile, double ctas) const {
+    return fitted_.wgrad_wait / ((tile.stages - 1) * std::min<double>(ctas, tile.ctas_per_sm));
+  }
+
+  // Tiles that a cluster computes one after another.
   double SecondsOfWgrad(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const double steps = CeilDiv(WgradSteps(product_.conv, tile), s.split);
@@ -348,7 +356,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     // CTAs of one multiprocessor multiply in turns, and end beside each other.
     const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));
     const double turns = CeilDiv(WorkTilesOf(s), ClustersHeld(CtasOfCluster(s), 1));
-    const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
+    const double copied = tile.halo ? 0 : std::max(WgradCopySeconds(tile), WgradWaitSeconds(tile, turns));
+    const double step = std::max(fitted_.steps[s.tile], copied);
     const double busy = turns * steps * step + waves * end;
     const double copies = fitted_.wgrad_activations * static_cast<double>(GroupsOfLaunch(s));
     return fitted_.wgrad_begin + Overlapped(busy, copies);

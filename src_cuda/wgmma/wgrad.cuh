@@ -95,11 +95,13 @@ struct alignas(1024) WgradBlock {
   __device__ __forceinline__ void Consume(const WgmmaParams& p) {
     Pipeline pipeline(ptx::SharedAddress(barriers));
     Operands operands(p);
+    const bool has_one_tile = p.tiles <= WgradCluster<kTile>(p).count;  // of each cluster
     ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
       if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstOfN() / Share::kCols);
       typename Share::Sums sums;
       Multiply(p, tile.end_step - tile.first_step, operands, pipeline, sums);
       if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
+      if (p.wgrad_parts == 1 && !has_one_tile) return StoreFromRegisters(p, tile, sums);
       switch (p.wgrad_parts) {
         case 1: return AddAndStore<1>(p, tile, sums);
         case 2: return AddAndStore<2>(p, tile, sums);
@@ -109,13 +111,17 @@ struct alignas(1024) WgradBlock {
     });
   }
 
+  static __device__ __forceinline__ void StoreFromRegisters(const WgmmaParams& p, const WgradWorkTile& tile,
+                                                            typename Share::Sums& sums) {
+    WgradRegisterSums<T, kTile>(p, tile).Store(reinterpret_cast<typename Share::Fragments&>(sums));
+  }
+
   template <int kParts>
   __device__ __forceinline__ void AddAndStore(const WgmmaParams& p, const WgradWorkTile& tile,
-                                              typename Share::Sums& sums) {
+                                              typename Share::Sums& sums) const {
     if constexpr (kTile.TakesParts(kParts)) {
-      auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
-      if constexpr (kParts > 1) AddInCluster<kTile, kParts>(ptx::SharedAddress(this->sums), all);
-      WgradStore<T, kTile, kParts>(p, tile).Store(all);
+      WgradSharedSums<T, kTile, kParts>(ptx::SharedAddress(this->sums))
+          .AddAndStore(p, tile, reinterpret_cast<typename Share::Fragments&>(sums));
     }
   }
 
@@ -258,7 +264,6 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     __trap();  // the host launches mma's
   } else {
     using Block = WgradBlock<T, kTile>;
-    static_assert(WgradRun(kTile) == WgradRun(kWgmmaTiles[kTileIndex]), "the host knows what slices a cluster may add");
     static_assert(kTile.warpgroups() == kWgmmaTiles[kTileIndex].warpgroups(), "the host launches so many threads");
     static_assert(sizeof(Block) <= kTile.wgrad_shared_bytes(), "planning knows how much shared memory a CTA has");
     extern __shared__ __align__(1024) char raw_shared[];
@@ -270,9 +275,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
-    const auto sync_blocks = [&] {
+    const auto sync_blocks = [&] {  // blocks that only add their sums meet first when they have them
       __syncthreads();
-      if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
+      if (kTile.cluster() > 1) ptx::SyncCluster();
     };
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
@@ -292,8 +297,6 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgradConsumerRegisters(kTile)>();
       block.Consume(p);
     }
-    __syncwarp();
-    if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
   }
 }
 

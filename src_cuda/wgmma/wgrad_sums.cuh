@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include "common/convert.cuh"
 #include "common/ptx.cuh"
@@ -40,107 +41,218 @@ struct WgradShare {
 
   static __device__ __forceinline__ int FirstBlock() { return kSharesN ? 0 : threadIdx.x / 128 * kBlocks; }
   static __device__ __forceinline__ int FirstOfN() { return kSharesN ? threadIdx.x / 128 * kNOfWarpgroup : 0; }
-
-  // CTAs of a cluster add, and store, equally many fragments of each run of neighbouring ones.
-  static constexpr int kRun = WgradRun(kTile), kRuns = kFragments / kRun, kRunsOfBlock = kRuns / kBlocks;
-  static_assert(kFragments % kRun == 0 && kNOfWarpgroup % (kRun * 8) == 0 && kBlockRows % (kRun * 8) == 0,
-                "runs are of one block of 64 rows, or columns");
 };
 
-// From the sums of this CTA's slice to those of all, in the order of slices. Of each run a CTA has some, which become
-// the first ones of `sums`. The operands' shared memory is free for them.
-template <WgmmaTile kTile, int kParts>
-__device__ __forceinline__ void AddInCluster(uint32_t shared, typename WgradShare<kTile>::Fragments& sums) {
-  using Share = WgradShare<kTile>;
-  constexpr int kOfRun = Share::kRun / kParts, kOfCta = Share::kFragments / kParts;
-  constexpr int kGroup = kMostCluster / kParts;  // sums whose loads are in flight together
-  constexpr uint32_t kApart = Share::kThreads * 16;
-  const uint32_t mine = shared + threadIdx.x * 16, part = blockIdx.x / kTile.cluster() % kParts;
-  ptx::NamedBarrierSync<Share::kThreads>();  // all have read the operands
-#pragma unroll
-  for (int i = 0; i < Share::kFragments; ++i) ptx::StoreFour(mine + i * kApart, sums[i]);
-  ptx::SyncClusterMemory();
-  const uint32_t from = ptx::MapToCta(mine + part * kOfRun * kApart, blockIdx.x % kTile.cluster());
-  const uint32_t next_part = ptx::MapToCta(mine, kTile.cluster()) - ptx::MapToCta(mine, 0);
-#pragma unroll
-  for (int first = 0; first < kOfCta; first += kGroup) {
-    float slices[kGroup][kParts][4];
-#pragma unroll
-    for (int j = first; j < first + kGroup && j < kOfCta; ++j) {
-      const int fragment = j / kOfRun * Share::kRun + j % kOfRun;
-#pragma unroll
-      for (int slice = 0; slice < kParts; ++slice) {
-        ptx::LoadRemoteFour(slices[j - first][slice], from + fragment * kApart + slice * next_part);
-      }
-    }
-#pragma unroll
-    for (int j = first; j < first + kGroup && j < kOfCta; ++j) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        sums[j][v] = slices[j - first][0][v];
-#pragma unroll
-        for (int slice = 1; slice < kParts; ++slice) sums[j][v] += slices[j - first][slice][v];
-      }
-    }
-  }
-  ptx::FenceForTma();  // the next tile's operands come here
-  ptx::SyncClusterMemory();
-}
-
-// Stores a tile's sums from registers: all, or those that this CTA of a cluster has added. A fragment has 16 rows of M
-// by eight columns of N: a lane has the columns 2 c and 2 c + 1 of the rows r and r + 8, with c = lane % 4 and
-// r = lane / 4, or of tf32 those of WgradRegisters. Channels are whole vectors of four at least, so both columns are
-// channels, or none is.
-template <typename T, WgmmaTile kTile, int kParts>
-class WgradStore {
+// Where a tile's results go: rows are source channels of a tap, columns are output channels, which are neighbours in
+// memory. To be made, and asked, by all lanes of a warp.
+template <WgmmaTile kTile>
+class WgradResults {
  public:
-  using Share = WgradShare<kTile>;
-  using Fragments = typename Share::Fragments;
+  // Of 64 rows: how far they are from the origin, and how many of them are source channels.
+  struct Block {
+    int64_t offset = 0;
+    int32_t channels = 0;
+  };
 
-  __device__ WgradStore(const WgmmaParams& p, const WgradWorkTile& tile)
-      : params_(p),
-        tile_(tile),
-        lane_(threadIdx.x % 32),
-        first_m_(Share::FirstBlock() * kBlockRows + threadIdx.x / 32 % 4 * kResultRows),
-        first_n_(Share::FirstOfN() + (kParts == 1 ? 0 : blockIdx.x / kTile.cluster() % kParts * kOfRun * 8)) {
+  __device__ WgradResults(const WgmmaParams& p, const WgradWorkTile& tile) : params_(p), tile_(tile) {
     static_assert(kTile.rows / kBlockRows <= 32, "each 64 rows have a lane");
-    if (lane_ >= kTile.rows / kBlockRows) return;
-    const WgradRows rows = WgradRowsOf<kTile>(p, tile, lane_);
+    const int lane = threadIdx.x % 32;
+    if (lane >= kTile.rows / kBlockRows) return;
+    const WgradRows rows = WgradRowsOf<kTile>(p, tile, lane);
     if (rows.tap < 0) return;
     const int64_t of_tap = p.rank == 2 ? 0 : p.taps[rows.tap].filter_delta;  // a matrix's one tap is the filter's first
     of_lane_ = {of_tap + rows.channel * p.problem.filter.in,
                 static_cast<int32_t>(p.problem.in_channels) - rows.channel};
   }
 
-  // All lanes of the warp must call it.
-  __device__ __forceinline__ void Store(const Fragments& sums) const {
-    params_.out_type == TypeOf<T>() ? StoreAs<T>(sums) : StoreAs<float>(sums);
+  // A lane may ask for another block than others do.
+  __device__ __forceinline__ Block BlockAt(int block) const {
+    return {__shfl_sync(0xffffffff, of_lane_.offset, block), __shfl_sync(0xffffffff, of_lane_.channels, block)};
+  }
+
+  // A row of a block, and whether a column of the tile is an output channel.
+  template <typename Out>
+  __device__ __forceinline__ Out* Row(const Block& block, int row) const {
+    return static_cast<Out*>(params_.out) + tile_.slice * params_.slice_elements + block.offset +
+           row * params_.problem.filter.in + tile_.first_col;
+  }
+  __device__ __forceinline__ bool HasCol(int col) const { return tile_.first_col + col < params_.out_channels; }
+
+ private:
+  const WgmmaParams& params_;
+  const WgradWorkTile& tile_;
+  Block of_lane_;
+};
+
+// Calls with_type(Out()) for the type of results: the operands', or float32 for a workspace.
+template <typename T, typename F>
+__device__ __forceinline__ void WithWgradType(const WgmmaParams& p, F&& with_type) {
+  p.out_type == TypeOf<T>() ? with_type(T()) : with_type(float());
+}
+
+// Rounds neighbouring sums to results, and stores them at once.
+template <typename Out, int kCount>
+__device__ __forceinline__ void StoreWgradResults(Out* to, const float (&sums)[kCount]) {
+  constexpr int kWords = kCount * sizeof(Out) / sizeof(uint32_t);
+  uint32_t words[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    if constexpr (sizeof(Out) == 4) {
+      words[i] = __float_as_uint(sums[i]);
+    } else {
+      words[i] = RoundPair<Out>(sums[2 * i], sums[2 * i + 1]);
+    }
+  }
+  ptx::StoreWords<kWords>(to, words);
+}
+
+// Stores a tile's sums through the shared memory that operands had: lanes of a warp store neighbours there, where those
+// of a fragment are in eight rows. In a cluster each CTA first adds all slices of some of the tile's rows.
+//
+// Shared memory has the tile's rows as results lie in device memory. Chunks of 32 bytes, a fragment's part of a row,
+// are swizzled, so that the rows of a fragment are in different banks.
+template <typename T, WgmmaTile kTile, int kParts>
+class WgradSharedSums {
+ public:
+  using Share = WgradShare<kTile>;
+
+  __device__ explicit WgradSharedSums(uint32_t shared) : shared_(shared) {}
+
+  __device__ __forceinline__ void AddAndStore(const WgmmaParams& p, const WgradWorkTile& tile,
+                                              const typename Share::Fragments& sums) const {
+    ptx::NamedBarrierSync<Share::kThreads>();  // all have read the operands
+    Put(sums);
+    if constexpr (kParts > 1) {
+      ptx::SyncClusterMemory();
+    } else {
+      ptx::NamedBarrierSync<Share::kThreads>();
+    }
+    const WgradResults<kTile> results(p, tile);
+    WithWgradType<T>(p, [&](auto out) { StoreRows<decltype(out)>(results); });
+    if constexpr (kParts > 1) {
+      ptx::FenceForTma();  // the next tile's operands come here
+      ptx::SyncClusterMemory();
+    }
   }
 
  private:
-  static constexpr int kOfRun = Share::kRun / kParts;
+  static constexpr int kRows = kTile.rows / kParts;     // that this CTA stores
+  static constexpr int kVectorsOfRow = kTile.cols / 4;  // of 16 bytes
+  static constexpr int kVectors = kRows * kVectorsOfRow;
+  static constexpr int kTogether = std::gcd(kVectors / Share::kThreads, kParts == 1 ? 4 : kMostCluster / kParts);
+  static constexpr bool kInOrder = sizeof(T) == 2 || kTile.bf16x6;  // rows are channels in their order
+  static_assert(kVectors % Share::kThreads == 0, "threads have equally many vectors");
+  static constexpr int kChunkBytes = 32, kRowBytes = kTile.cols * 4;
+  static_assert(kRowBytes % (4 * kChunkBytes) == 0, "a chunk is swizzled among four");
+
+  // How a row's chunks are swizzled: the rows of a fragment that are stored at the same time differ.
+  static __device__ __forceinline__ int TurnOf(int row) { return (kTile.swap_ab ? row / 2 : row) % 4; }
+  static __device__ __forceinline__ int AddressOf(int row, int col) {
+    return row * kRowBytes + (col / 8 ^ TurnOf(row)) * kChunkBytes + col % 8 * 4;
+  }
+
+  // A fragment has 16 rows of M by eight columns of N: a lane has the columns 2 c and 2 c + 1 of the rows r and r + 8,
+  // with c = lane % 4 and r = lane / 4, or of tf32 the rows of WgradRegisters. From a lane's first address to the
+  // others there are constants, so that they take no registers.
+  __device__ __forceinline__ void Put(const typename Share::Fragments& sums) const {
+    constexpr int kOfBlock = Share::kFragments / Share::kBlocks;
+    const int lane = threadIdx.x % 32, first_m = Share::FirstBlock() * kBlockRows + threadIdx.x / 32 % 4 * kResultRows;
+    const int m = kInOrder ? first_m + lane / 4 : first_m / kBlockRows * kBlockRows + WgradRegisters::ChannelOf(0);
+    const int n = Share::FirstOfN() + lane % 4 * 2;
+    const uint32_t first = shared_ + (kTile.swap_ab ? AddressOf(n, m) : AddressOf(m, n));
+#pragma unroll
+    for (int i = 0; i < Share::kFragments; ++i) {
+      const int block = i / kOfBlock, of_block = i % kOfBlock;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t one = __float_as_uint(sums[i][2 * half]), two = __float_as_uint(sums[i][2 * half + 1]);
+        if constexpr (kTile.swap_ab) {
+          const uint32_t at = (first ^ half * kChunkBytes) + block * kBlockRows * 4 + of_block * 8 * kRowBytes;
+          ptx::StoreWord(at, one);
+          ptx::StoreWord(at + kRowBytes, two);
+        } else {
+          constexpr int kHalf = kInOrder ? 8 : 4;
+          const uint32_t at = (first ^ of_block % 4 * kChunkBytes) + of_block / 4 * 4 * kChunkBytes +
+                              (block * kBlockRows + half * kHalf) * kRowBytes;
+          ptx::StoreTwoWords(at, one, two);
+        }
+      }
+    }
+  }
+
+  // Slices are added in their order.
+  template <typename Out>
+  __device__ __forceinline__ void StoreRows(const WgradResults<kTile>& results) const {
+    const auto first_row = static_cast<int>(blockIdx.x / kTile.cluster() % kParts) * kRows;
+    const auto row_of = [&](int vector) { return first_row + vector / kVectorsOfRow; };
+    const auto col_of = [](int vector) { return vector % kVectorsOfRow * 4; };
+#pragma unroll 1
+    for (int first = 0; first < kVectors; first += kTogether * Share::kThreads) {
+      float slices[kTogether][kParts][4];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int vector = first + i * Share::kThreads + static_cast<int>(threadIdx.x);
+        Load(AddressOf(row_of(vector), col_of(vector)), slices[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int vector = first + i * Share::kThreads + static_cast<int>(threadIdx.x);
+        const int row = row_of(vector), col = col_of(vector);
+        float (&sums)[4] = slices[i][0];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+          for (int slice = 1; slice < kParts; ++slice) sums[j] += slices[i][slice][j];
+        }
+        const auto block = results.BlockAt(row / kBlockRows);
+        if (row % kBlockRows < block.channels && results.HasCol(col)) {
+          StoreWgradResults(results.template Row<Out>(block, row % kBlockRows) + col, sums);
+        }
+      }
+    }
+  }
+
+  // Loads 16 bytes of each slice.
+  __device__ __forceinline__ void Load(int at, float (&slices)[kParts][4]) const {
+    if constexpr (kParts == 1) return ptx::LoadFour(reinterpret_cast<uint32_t (&)[4]>(slices[0]), shared_ + at);
+    const uint32_t of_first = ptx::MapToCta(shared_, blockIdx.x % kTile.cluster()) + at;  // the first slice's CTA
+    const uint32_t next_slice = ptx::MapToCta(shared_, kTile.cluster()) - ptx::MapToCta(shared_, 0);
+#pragma unroll
+    for (int slice = 0; slice < kParts; ++slice) ptx::LoadRemoteFour(slices[slice], of_first + slice * next_slice);
+  }
+
+  uint32_t shared_;
+};
+
+// Stores a tile's sums from registers, for CTAs that have another tile's operands in shared memory by then. Channels
+// are whole vectors of four at least, so both columns of a lane are channels, or none is.
+template <typename T, WgmmaTile kTile>
+class WgradRegisterSums {
+ public:
+  using Share = WgradShare<kTile>;
+  using Fragments = typename Share::Fragments;
+
+  __device__ WgradRegisterSums(const WgmmaParams& p, const WgradWorkTile& tile)
+      : params_(p),
+        results_(p, tile),
+        lane_(threadIdx.x % 32),
+        first_m_(Share::FirstBlock() * kBlockRows + threadIdx.x / 32 % 4 * kResultRows) {}
+
+  // All lanes of the warp must call it.
+  __device__ __forceinline__ void Store(const Fragments& sums) const {
+    WithWgradType<T>(params_, [&](auto out) { StoreAs<decltype(out)>(sums); });
+  }
+
+ private:
+  static constexpr int kOfBlock = Share::kFragments / Share::kBlocks;
   static constexpr bool kInEights = sizeof(T) == 2;            // eight rows, or columns, are all channels, or none
   static constexpr bool kInOrder = kInEights || kTile.bf16x6;  // rows are channels in their order
-
-  // The results of 64 rows: how far they are from the origin, and how many of the rows are source channels.
-  struct Results {
-    int64_t offset = 0;
-    int32_t channels = 0;
-  };
-  __device__ __forceinline__ Results ResultsOf(int block) const {
-    return {__shfl_sync(0xffffffff, of_lane_.offset, block), __shfl_sync(0xffffffff, of_lane_.channels, block)};
-  }
-  template <typename Out>
-  __device__ __forceinline__ Out* At(const Results& rows, int row) const {
-    return static_cast<Out*>(params_.out) + tile_.slice * params_.slice_elements + rows.offset +
-           row * params_.problem.filter.in;
-  }
 
   template <typename Out>
   __device__ __forceinline__ void StoreAs(const Fragments& sums) const {
     if constexpr (kTile.swap_ab) {
 #pragma unroll
-      for (int run = 0; run < Share::kRunsOfBlock; ++run) StoreRunOfColumns<Out>(sums, run);
+      for (int i = 0; i < kOfBlock; ++i) StoreColumns<Out>(sums, i);
     } else {
 #pragma unroll
       for (int i = 0; i < 2 * Share::kBlocks; ++i) StoreRow<Out>(sums, i / 2, i % 2);
@@ -150,47 +262,39 @@ class WgradStore {
   // Stores a row of a block of 64, the first or the second that a lane has: of output channels.
   template <typename Out>
   __device__ __forceinline__ void StoreRow(const Fragments& sums, int block, int half) const {
-    const Results rows = ResultsOf(first_m_ / kBlockRows + block);
+    const auto rows = results_.BlockAt(first_m_ / kBlockRows + block);
     const int first = first_m_ % kBlockRows + half * 8;
     const int channel = kInOrder ? first + lane_ / 4 : WgradRegisters::ChannelOf(half);
     if ((kInEights ? first : channel) >= rows.channels) return;
-    Out* const row = At<Out>(rows, channel);
+    Out* const row = results_.template Row<Out>(rows, channel);
 #pragma unroll
-    for (int run = 0; run < Share::kRunsOfBlock; ++run) {
-#pragma unroll
-      for (int i = 0; i < kOfRun; ++i) {
-        const int32_t col = tile_.first_col + first_n_ + (run * Share::kRun + i) * 8;
-        if (col + (kInEights ? 0 : lane_ % 4 * 2) >= params_.out_channels) continue;
-        const float (&four)[4] = sums[(block * Share::kRunsOfBlock + run) * kOfRun + i];
-        StorePair(row + col + lane_ % 4 * 2, four[2 * half], four[2 * half + 1]);
-      }
+    for (int i = 0; i < kOfBlock; ++i) {
+      const int col = Share::FirstOfN() + i * 8;
+      if (!results_.HasCol(col + (kInEights ? 0 : lane_ % 4 * 2))) continue;
+      const float (&four)[4] = sums[block * kOfBlock + i];
+      StoreWgradResults(row + col + lane_ % 4 * 2, {four[2 * half], four[2 * half + 1]});
     }
   }
 
-  // Stores a run of columns, which are source channels of a tap, of all output channels.
+  // Stores eight columns of N, which are source channels of a tap, of all output channels.
   template <typename Out>
-  __device__ __forceinline__ void StoreRunOfColumns(const Fragments& sums, int run) const {
+  __device__ __forceinline__ void StoreColumns(const Fragments& sums, int i) const {
     const int64_t apart = params_.problem.filter.in;
-    const int first = first_n_ + run * Share::kRun * 8;
-    const Results columns = ResultsOf(first / kBlockRows);
+    const int first = Share::FirstOfN() + i * 8;
+    const auto columns = results_.BlockAt(first / kBlockRows);
+    if (first % kBlockRows >= columns.channels) return;
+    Out* const column = results_.template Row<Out>(columns, first % kBlockRows + lane_ % 4 * 2);
 #pragma unroll
-    for (int i = 0; i < kOfRun; ++i) {
-      if (first % kBlockRows + i * 8 >= columns.channels) return;
-      Out* const column = At<Out>(columns, first % kBlockRows + i * 8 + lane_ % 4 * 2);
-#pragma unroll
-      for (int half = 0; half < 2 * Share::kBlocks; ++half) {
-        const int32_t channel = tile_.first_col + first_m_ + half / 2 * kBlockRows + half % 2 * 8;
-        const float (&four)[4] = sums[(half / 2 * Share::kRunsOfBlock + run) * kOfRun + i];
-        if (channel < params_.out_channels) {
-          StoreColumns(column + channel, apart, four[half % 2 * 2], four[half % 2 * 2 + 1]);
-        }
-      }
+    for (int half = 0; half < 2 * Share::kBlocks; ++half) {
+      const int channel = first_m_ + half / 2 * kBlockRows + half % 2 * 8;
+      const float (&four)[4] = sums[half / 2 * kOfBlock + i];
+      if (results_.HasCol(channel)) StoreTwo(column + channel, apart, four[half % 2 * 2], four[half % 2 * 2 + 1]);
     }
   }
 
   // Stores a lane's sums of two columns, which are `apart`, of eight output channels from `first` on.
   template <typename Out>
-  __device__ __forceinline__ void StoreColumns(Out* first, int64_t apart, float one, float two) const {
+  __device__ __forceinline__ void StoreTwo(Out* first, int64_t apart, float one, float two) const {
     if constexpr (sizeof(Out) == 4) {
       first[lane_ / 4] = one;
       first[apart + lane_ / 4] = two;
@@ -198,25 +302,14 @@ class WgradStore {
       // Lanes of neighbouring channels exchange sums: each then stores both of one column.
       const bool is_odd = lane_ & 4;
       const float other = __shfl_xor_sync(0xffffffff, is_odd ? one : two, 4);
-      StorePair(first + (is_odd ? apart : 0) + lane_ / 8 * 2, is_odd ? other : one, is_odd ? two : other);
-    }
-  }
-
-  template <typename Out>
-  static __device__ __forceinline__ void StorePair(Out* to, float first, float second) {
-    if constexpr (sizeof(Out) == 4) {
-      ptx::StoreWords<2>(to, {__float_as_uint(first), __float_as_uint(second)});
-    } else {
-      *reinterpret_cast<uint32_t*>(to) = RoundPair<Out>(first, second);
+      StoreWgradResults(first + (is_odd ? apart : 0) + lane_ / 8 * 2, {is_odd ? other : one, is_odd ? two : other});
     }
   }
 
   const WgmmaParams& params_;
-  const WgradWorkTile& tile_;
+  WgradResults<kTile> results_;
   int lane_;
   int first_m_;
-  int first_n_;
-  Results of_lane_;
 };
 
 }  // namespace jaxconv
