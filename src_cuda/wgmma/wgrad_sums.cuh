@@ -103,7 +103,11 @@ __device__ __forceinline__ void StoreWgradResults(Out* to, const float (&sums)[k
       words[i] = RoundPair<Out>(sums[2 * i], sums[2 * i + 1]);
     }
   }
-  ptx::StoreWords<kWords>(to, words);
+  if constexpr (kWords == 1) {
+    *reinterpret_cast<uint32_t*>(to) = words[0];  // which the compiler may put between other instructions
+  } else {
+    ptx::StoreWords<kWords>(to, words);
+  }
 }
 
 // Stores a tile's sums through the shared memory that operands had: lanes of a warp store neighbours there, where those
@@ -245,6 +249,7 @@ class WgradRegisterSums {
 
  private:
   static constexpr int kOfBlock = Share::kFragments / Share::kBlocks;
+  static constexpr int kEights = kBlockRows / 8;               // of a block of 64 rows, which are columns of N
   static constexpr bool kInEights = sizeof(T) == 2;            // eight rows, or columns, are all channels, or none
   static constexpr bool kInOrder = kInEights || kTile.bf16x6;  // rows are channels in their order
 
@@ -252,7 +257,7 @@ class WgradRegisterSums {
   __device__ __forceinline__ void StoreAs(const Fragments& sums) const {
     if constexpr (kTile.swap_ab) {
 #pragma unroll
-      for (int i = 0; i < kOfBlock; ++i) StoreColumns<Out>(sums, i);
+      for (int first = 0; first < kOfBlock; first += kEights) StoreColumns<Out>(sums, first);
     } else {
 #pragma unroll
       for (int i = 0; i < 2 * Share::kBlocks; ++i) StoreRow<Out>(sums, i / 2, i % 2);
@@ -276,19 +281,24 @@ class WgradRegisterSums {
     }
   }
 
-  // Stores eight columns of N, which are source channels of a tap, of all output channels.
+  // Stores 64 columns of N, from a fragment's on, which are source channels of a tap, of all output channels.
   template <typename Out>
-  __device__ __forceinline__ void StoreColumns(const Fragments& sums, int i) const {
+  __device__ __forceinline__ void StoreColumns(const Fragments& sums, int first) const {
+    static_assert(!kTile.swap_ab || (kOfBlock % kEights == 0 && Share::kNOfWarpgroup % kBlockRows == 0),
+                  "a warpgroup has whole blocks of rows");
     const int64_t apart = params_.problem.filter.in;
-    const int first = Share::FirstOfN() + i * 8;
-    const auto columns = results_.BlockAt(first / kBlockRows);
-    if (first % kBlockRows >= columns.channels) return;
-    Out* const column = results_.template Row<Out>(columns, first % kBlockRows + lane_ % 4 * 2);
+    const auto columns = results_.BlockAt((Share::FirstOfN() + first * 8) / kBlockRows);
+    Out* const origin = results_.template Row<Out>(columns, lane_ % 4 * 2);
 #pragma unroll
-    for (int half = 0; half < 2 * Share::kBlocks; ++half) {
-      const int channel = first_m_ + half / 2 * kBlockRows + half % 2 * 8;
-      const float (&four)[4] = sums[half / 2 * kOfBlock + i];
-      if (results_.HasCol(channel)) StoreTwo(column + channel, apart, four[half % 2 * 2], four[half % 2 * 2 + 1]);
+    for (int i = 0; i < kEights; ++i) {
+      if (i * 8 >= columns.channels) return;
+      Out* const column = origin + i * 8 * apart;
+#pragma unroll
+      for (int half = 0; half < 2 * Share::kBlocks; ++half) {
+        const int channel = first_m_ + half / 2 * kBlockRows + half % 2 * 8;
+        const float (&four)[4] = sums[half / 2 * kOfBlock + first + i];
+        if (results_.HasCol(channel)) StoreTwo(column + channel, apart, four[half % 2 * 2], four[half % 2 * 2 + 1]);
+      }
     }
   }
 
