@@ -110,8 +110,9 @@ __device__ __forceinline__ void StoreWgradResults(Out* to, const float (&sums)[k
   }
 }
 
-// Stores a tile's sums through the shared memory that operands had: lanes of a warp store neighbours there, where those
-// of a fragment are in eight rows. In a cluster each CTA first adds all slices of some of the tile's rows.
+// Stores a tile's sums through the shared memory that operands had. The lanes of a fragment have eight rows; from
+// shared memory, the lanes of a warp store neighbours. In a cluster each CTA first adds all slices of some of the
+// tile's rows.
 //
 // Shared memory has the tile's rows as results lie in device memory. Chunks of 32 bytes, a fragment's part of a row,
 // are swizzled, so that the rows of a fragment are in different banks.
