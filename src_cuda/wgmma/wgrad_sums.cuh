@@ -34,7 +34,8 @@ struct WgradShare {
   static_assert(kCols <= 256 && kCols * kMults == kNOfWarpgroup, "N of a multiplication is 256 at most");
   static_assert(kCols < 256 || WgmmaThreads(kTile) < 512, "ptxas refuses N of 256 in kernels of 512 threads");
 
-  static constexpr int kFragments = kBlocks * kNOfWarpgroup / 8;  // of 16 rows of M by 8 columns of N, in a warp
+  static constexpr int kOfBlock = kNOfWarpgroup / 8;  // fragments of 16 rows of M by 8 columns of N, in a warp
+  static constexpr int kFragments = kBlocks * kOfBlock;
   static constexpr int kThreads = 32 * ConsumerWarps(kTile);
   using Sums = float[kBlocks][kMults][kCols / 8][4];
   using Fragments = float[kFragments][4];
@@ -42,6 +43,10 @@ struct WgradShare {
   static __device__ __forceinline__ int FirstBlock() { return kSharesN ? 0 : threadIdx.x / 128 * kBlocks; }
   static __device__ __forceinline__ int FirstOfN() { return kSharesN ? threadIdx.x / 128 * kNOfWarpgroup : 0; }
 };
+
+// Whether a fragment's rows are channels in their order, and not in that of WgradRegisters.
+template <typename T, WgmmaTile kTile>
+inline constexpr bool kWgradRowsInOrder = kReadsMnMajor<T> || kTile.bf16x6;
 
 // Where a tile's results go: rows are source channels of a tap, columns are output channels, which are neighbours in
 // memory. To be made, and asked, by all lanes of a warp.
@@ -145,7 +150,7 @@ class WgradSharedSums {
   static constexpr int kVectorsOfRow = kTile.cols / 4;  // of 16 bytes
   static constexpr int kVectors = kRows * kVectorsOfRow;
   static constexpr int kTogether = std::gcd(kVectors / Share::kThreads, kParts == 1 ? 4 : kMostCluster / kParts);
-  static constexpr bool kInOrder = sizeof(T) == 2 || kTile.bf16x6;  // rows are channels in their order
+  static constexpr bool kInOrder = kWgradRowsInOrder<T, kTile>;
   static_assert(kVectors % Share::kThreads == 0, "threads have equally many vectors");
   static constexpr int kChunkBytes = 32, kRowBytes = kTile.cols * 4;
   static_assert(kRowBytes % (4 * kChunkBytes) == 0, "a chunk is swizzled among four");
@@ -160,7 +165,7 @@ class WgradSharedSums {
   // with c = lane % 4 and r = lane / 4, or of tf32 the rows of WgradRegisters. From a lane's first address to the
   // others there are constants, so that they take no registers.
   __device__ __forceinline__ void Put(const typename Share::Fragments& sums) const {
-    constexpr int kOfBlock = Share::kFragments / Share::kBlocks;
+    constexpr int kOfBlock = Share::kOfBlock;
     const int lane = threadIdx.x % 32, first_m = Share::FirstBlock() * kBlockRows + threadIdx.x / 32 % 4 * kResultRows;
     const int m = kInOrder ? first_m + lane / 4 : first_m / kBlockRows * kBlockRows + WgradRegisters::ChannelOf(0);
     const int n = Share::FirstOfN() + lane % 4 * 2;
@@ -249,10 +254,10 @@ class WgradRegisterSums {
   }
 
  private:
-  static constexpr int kOfBlock = Share::kFragments / Share::kBlocks;
-  static constexpr int kEights = kBlockRows / 8;               // of a block of 64 rows, which are columns of N
-  static constexpr bool kInEights = sizeof(T) == 2;            // eight rows, or columns, are all channels, or none
-  static constexpr bool kInOrder = kInEights || kTile.bf16x6;  // rows are channels in their order
+  static constexpr int kOfBlock = Share::kOfBlock;
+  static constexpr int kEights = kBlockRows / 8;     // of a block of 64 rows, which are columns of N
+  static constexpr bool kInEights = sizeof(T) == 2;  // eight rows, or columns, are all channels, or none
+  static constexpr bool kInOrder = kWgradRowsInOrder<T, kTile>;
 
   template <typename Out>
   __device__ __forceinline__ void StoreAs(const Fragments& sums) const {
