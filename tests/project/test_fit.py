@@ -13,7 +13,7 @@ from convbench import cases
 from convbench.command import main
 from convbench.measure import Timing
 from convbench.programs import PASSES, problem_of, program
-from convbench.rows import RowFile
+from convbench.rows import RowFile, grouped
 from convbench.tuning import data_files, report, sample
 from convbench.tuning.candidates import candidates, likely, others
 from convbench.tuning.fit import FIXED, fit
@@ -283,10 +283,8 @@ def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
 
 def test_within_leaves_out_what_is_far_from_the_fastest(samples, data):
     rows, before = as_if(RowFile.load(samples).rows, changed("mma")), data.read_text()
-    fastest = {}
-    for row in rows:
-        layer = row["case"], row["pass"]
-        fastest[layer] = min(row["us"], fastest.get(layer, math.inf))
+    layers = grouped(rows, "case", "pass").items()
+    fastest = {layer: min(row["us"] for row in of_layer) for layer, of_layer in layers}
     far = [row["us"] > 1.5 * fastest[row["case"], row["pass"]] for row in rows]
     assert 10 < sum(far) < len(rows) - 10
     slower = [row | {"us": row["us"] * (2 if is_far else 1)} for row, is_far in zip(rows, far, strict=True)]

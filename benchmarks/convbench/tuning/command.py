@@ -1,8 +1,6 @@
 """`python -m benchmarks fit`: fits the costs of families, and of the device, to the rows of `sample`."""
 
 import argparse
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +8,10 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from convbench import cases, machine, selection
-from convbench.rows import RowFile
+from convbench.rows import RowFile, grouped
 from convbench.tuning import data_files, report
 from convbench.tuning.fit import fit
-from convbench.tuning.predictions import Costs, Measured, log_seconds, measured, trial
+from convbench.tuning.predictions import LAYER, Costs, Measured, layer_of, log_seconds, measured, trial
 from jaxconv.planner.devices import COSTS, MODELS, OWN_COSTS, Device
 from jaxconv.planner.families import FAMILIES
 
@@ -84,11 +82,9 @@ def _check_families(rows: Sequence[Measured], device: Device, options: argparse.
 
 def _near_the_fastest(rows: Sequence[Measured], factor: float) -> list[Measured]:
     """The planner chooses among these: how slow the others are matters less."""
-    layer = lambda row: tuple(row[name] for name in ("case", "pass", "dtype", "precision"))
-    fastest = defaultdict(lambda: math.inf)
-    for each in rows:
-        fastest[layer(each.row)] = min(fastest[layer(each.row)], each.row["us"])
-    return [each for each in rows if each.row["us"] <= factor * fastest[layer(each.row)]]
+    layers = grouped((each.row for each in rows), *LAYER)
+    fastest = {layer: min(row["us"] for row in of_layer) for layer, of_layer in layers.items()}
+    return [each for each in rows if each.row["us"] <= factor * fastest[layer_of(each.row)]]
 
 
 def _each(families: Sequence[str], rows: Sequence[Measured], device: Device) -> dict[str, Costs]:

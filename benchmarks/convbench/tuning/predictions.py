@@ -21,7 +21,12 @@ from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import ANY
 from jaxconv.problem.product import Product
 
+LAYER = "case", "pass", "dtype", "precision"  # the fields of a row that say what a kernel is chosen for
 _TRIALS = count()
+
+
+def layer_of(row: dict) -> tuple[str, ...]:
+    return tuple(row[field] for field in LAYER)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def measured(rows: Iterable[dict], cases: Iterable[Case], device: Device) -> lis
     by_name = cases_of(rows, cases)
     refuse_unknown({row["family"] for row in rows}, FAMILIES["cuda"])
     found = []
-    for (case, which, dtype, precision), of_one in grouped(rows, "case", "pass", "dtype", "precision").items():
+    for (case, which, dtype, precision), of_one in grouped(rows, *LAYER).items():
         versions = _versions(by_name[case], which, dtype, precision, device)
         known = (row for row in of_one if row["us"] and (row["family"], row["transform"]) in versions)
         found += [Measured(row, versions[row["family"], row["transform"]]) for row in known]

@@ -8,7 +8,7 @@ import numpy as np
 from tabulate import tabulate
 
 from convbench.programs import PASSES
-from convbench.tuning.predictions import Measured
+from convbench.tuning.predictions import Measured, layer_of
 
 ALL = "all"  # families together
 MOST_CHOICES = 10
@@ -56,7 +56,7 @@ def choices(rows: Sequence[Measured], logs: np.ndarray) -> list[Choice]:
     """One of each problem."""
     problems = defaultdict(list)
     for each, log in zip(rows, logs):
-        problems[tuple(each.row[name] for name in ("case", "pass", "dtype", "precision"))].append((log, each.row))
+        problems[layer_of(each.row)].append((log, each.row))
     by_prediction, by_time = lambda pair: pair[0], lambda pair: pair[1]["us"]
     return [Choice(min(of, key=by_prediction)[1], min(of, key=by_time)[1]) for of in problems.values()]
 

@@ -29,11 +29,12 @@ from convbench.measure import operands_of, rounded, timed
 from convbench.programs import problem_of, program
 from convbench.rows import RowFile
 from convbench.tuning.candidates import Candidate, candidates, likely, others, transform_text
+from convbench.tuning.predictions import LAYER
 from jaxconv.ffi import device
 from jaxconv.planner.families import FAMILIES
 
 LONGER = 5  # the times that are measured again
-KEY = ("case", "pass", "dtype", "precision", "family", "tile", "transform", "settings")
+KEY = (*LAYER, "family", "tile", "transform", "settings")
 
 
 def main(arguments: Sequence[str]) -> int:
