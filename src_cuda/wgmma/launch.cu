@@ -124,8 +124,8 @@ void SetReciprocals(WgmmaParams* params) {
   params->tap_reciprocal = Reciprocal(params->tap_stride);
   params->k_block_reciprocal = Reciprocal(params->k_blocks);
   params->split_reciprocal = Reciprocal(params->split);
-  params->row_cluster_reciprocal = Reciprocal(params->row_clusters);
-  params->col_cluster_reciprocal = Reciprocal(params->col_clusters);
+  params->outer_cluster_reciprocal = Reciprocal(params->outer_clusters);
+  params->inner_cluster_reciprocal = Reciprocal(params->inner_clusters);
   params->group_col_reciprocal = Reciprocal(params->group_cols);
 }
 
@@ -140,7 +140,10 @@ void SetGroups(const ConvProblem& p, WgmmaParams* params) {
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  params->row_clusters = static_cast<int32_t>(WgradRowClusters(p, s));
+  const auto rows = static_cast<int32_t>(WgradRowClusters(p, s)), cols = static_cast<int32_t>(ColClusters(p, tile));
+  params->cols_inside = tile.ctas_per_sm == 1 && cols > 2 * rows;  // for two CTAs per SM the order is no matter
+  params->outer_clusters = params->cols_inside ? rows : cols;
+  params->inner_clusters = params->cols_inside ? cols : rows;
   params->class_tiles = params->tiles = static_cast<uint32_t>(WgradWorkTiles(p, s));
   params->taps_h = static_cast<int32_t>(s.taps_h), params->taps_w = static_cast<int32_t>(s.taps_w);
   params->tap_pixels = static_cast<int32_t>(s.tap_pixels());
@@ -191,8 +194,8 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
   params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
   params.split = static_cast<int32_t>(s.split);
-  params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
-  params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
+  params.outer_clusters = static_cast<int32_t>(RowClusters(p, tile));
+  params.inner_clusters = static_cast<int32_t>(ColClusters(p, tile));
   params.class_tiles = static_cast<uint32_t>(ClassWorkTiles(p, tile, s.split));
   params.tiles = params.class_tiles * scheduled_classes;
   // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.
@@ -259,7 +262,7 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
   config.attrs = &of_cluster;
   config.numAttrs = 1;
   if (tile.cluster_split > 0) {
-    config.gridDim = dim3(params.row_clusters * cluster, params.col_clusters, params.live_classes);
+    config.gridDim = dim3(params.outer_clusters * cluster, params.inner_clusters, params.live_classes);
   } else {
     int held = 0;
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;

@@ -24,18 +24,20 @@ inline constexpr size_t kConstantLine = 64;
 
 struct WgmmaParams {
   // Of all kernels. A reciprocal is 2^32 - 1 over its number: the hardware has no fast division of integers.
-  uint32_t tiles;        // of clusters, of all classes
-  int32_t row_clusters;  // of a class's tiles
-  int32_t col_clusters;
-  uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
+  uint32_t tiles;  // of clusters, of all classes
+  // Of a class's tiles. A tile's neighbour in their order is along the inner side: columns, or rows of wgrad without
+  // cols_inside.
+  int32_t outer_clusters, inner_clusters;
+  uint32_t outer_cluster_reciprocal, inner_cluster_reciprocal;
   int32_t class_taps;  // of the only residue class, also those of neighbours' rows; 0 of several
   int32_t split;
   uint32_t split_reciprocal;
   int32_t k_blocks;  // of a tap: of block_k source channels each
   uint32_t k_block_reciprocal;
-  int32_t block_k;  // kBlockK, or less
-  int16_t rank;     // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
-  bool has_groups;  // whether columns are those of several groups, see GroupsAreColumns
+  int32_t block_k;   // kBlockK, or less
+  int16_t rank;      // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
+  bool has_groups;   // whether columns are those of several groups, see GroupsAreColumns
+  bool cols_inside;  // of wgrad: neighbours have the next columns
   int32_t live_classes;  // those that have positions, the first ones of the table
   int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   int32_t out_channels;

@@ -122,12 +122,13 @@ class WgmmaTileOrder {
   __device__ __forceinline__ int32_t FindCoord(uint32_t index, WgmmaWorkTile* tile) const {
     const ClusterCoord<kTile> coord;
     int32_t row_cluster, col_cluster;
-    const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
+    const int32_t along = Divider<int32_t>(params_.inner_clusters, params_.inner_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(index), &col_cluster);
-    tile->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
+    tile->slice =
+        Divider<int32_t>(params_.outer_clusters, params_.outer_cluster_reciprocal).Divide(along, &row_cluster);
     if (!params_.is_plain && params_.has_rows) {  // tiles at an image's end are long, and would end last
       row_cluster += params_.rows_first_cluster;
-      row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
+      row_cluster -= row_cluster < params_.outer_clusters ? 0 : params_.outer_clusters;
     }
     tile->first_row = row_cluster * kClusterRows + static_cast<int32_t>(coord.row) * kTile.rows;
     tile->first_col = (col_cluster * kTile.col_blocks + static_cast<int32_t>(coord.col)) * kTile.cols;

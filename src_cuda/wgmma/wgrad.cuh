@@ -101,9 +101,8 @@ struct alignas(1024) WgradBlock {
       typename Share::Sums sums;
       Multiply(p, tile.end_step - tile.first_step, operands, pipeline, sums);
       if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
-      if (p.wgrad_parts == 1 && !has_one_tile) return StoreFromRegisters(p, tile, sums);
       switch (p.wgrad_parts) {
-        case 1: return AddAndStore<1>(p, tile, sums);
+        case 1: return has_one_tile ? AddAndStore<1>(p, tile, sums) : StoreFromRegisters(p, tile, sums);
         case 2: return AddAndStore<2>(p, tile, sums);
         case 4: return AddAndStore<4>(p, tile, sums);
         case 8: return AddAndStore<8>(p, tile, sums);

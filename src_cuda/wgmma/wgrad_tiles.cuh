@@ -55,15 +55,16 @@ __device__ __forceinline__ bool FindWgradClass(const WgmmaParams& p, int32_t uni
 }
 
 // Finds a cluster's tile. False: there is none. Tiles that run at the same time have the same positions, as far as
-// possible.
+// possible. Neighbours read different parts of the operand that most tiles share out: L2 gives more then.
 template <WgmmaTile kTile>
 __device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t index, WgradWorkTile* tile) {
   constexpr int kUnits = kTile.rows / WgradUnit(kTile), kOfCluster = kUnits * kTile.row_blocks;
   const auto rank = static_cast<int32_t>(blockIdx.x % kTile.cluster());
-  int32_t row_cluster, col_cluster, residue;
+  int32_t inner, outer, residue;
   const int32_t along =
-      Divider<int32_t>(p.row_clusters, p.row_cluster_reciprocal).Divide(static_cast<int32_t>(index), &row_cluster);
-  tile->slice = Divider<int32_t>(p.col_clusters, p.col_cluster_reciprocal).Divide(along, &col_cluster);
+      Divider<int32_t>(p.inner_clusters, p.inner_cluster_reciprocal).Divide(static_cast<int32_t>(index), &inner);
+  tile->slice = Divider<int32_t>(p.outer_clusters, p.outer_cluster_reciprocal).Divide(along, &outer);
+  const int32_t row_cluster = p.cols_inside ? outer : inner, col_cluster = p.cols_inside ? inner : outer;
   if (!FindWgradClass<kTile.halo, kOfCluster>(p, row_cluster * kOfCluster, tile, &residue)) return false;
   if constexpr (kTile.row_blocks > 1) tile->first_unit += rank * kUnits;
   tile->first_col = (col_cluster * kTile.col_blocks + (kTile.col_blocks > 1 ? rank : 0)) * kTile.cols;
