@@ -1,5 +1,6 @@
 """Before JAX starts: what XLA does on the host. After: which native implementation the tests force."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,8 +11,13 @@ os.environ["XLA_FLAGS"] += "" if Path("/dev/nvidiactl").exists() else " --xla_ba
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("cases")
+
+# No test fails because a machine is slow.
+settings.register_profile("jaxconv", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("jaxconv")
 
 NATIVE = {"cpu": "cpu", "gpu": "cuda"}
 
@@ -22,6 +28,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+def pytest_collection_finish():
+    """What collects garbage need not visit the thousands of tests each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,7 @@ class Memory(NamedTuple):
 
 
 def memory() -> Memory:
+    gc.unfreeze()  # what conftest.py froze may be garbage by now
     gc.collect()
     allocated = LIBC.mallinfo2()
     on_host = allocated.uordblks + allocated.hblkhd, sys.getallocatedblocks()

@@ -28,7 +28,7 @@ def check(plans, operands, expected):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @settings(
-    max_examples=20, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+    max_examples=20, database=None, print_blob=True, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(convolution=convolutions(), drawn=st.randoms(use_true_random=False))

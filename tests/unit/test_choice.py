@@ -79,7 +79,7 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
 # What is chosen of any problem.
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=60, database=None)
 @given(
     problems() | problems_of_vectors() | problems_of_channels(), st.sampled_from([1, 3, 132, 1000]),
     st.sampled_from([1e10, 4.9e12, 1e15]),

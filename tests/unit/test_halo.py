@@ -53,7 +53,7 @@ def own_outputs(halo, device):
     return range(start, min(start + halo.out_block, halo.out_size))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(halos() | periodic_halos())
 def test_each_window_finds_its_rows(halo):
     """The convolution of one device, of what it received, reads through each tap the row that the whole one reads."""
@@ -72,7 +72,7 @@ def test_each_window_finds_its_rows(halo):
             assert read == rows_read(halo, output)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(halos())
 def test_only_rows_that_windows_span_travel(halo):
     """A device receives from those that have rows which it needs; the first and the last row of a piece have a need."""

@@ -382,7 +382,7 @@ def test_a_symbolic_workspace_has_the_sums_of_large_batches():
         assert at(images) >= plan.workspace_bytes(case(images))
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=150, database=None)
 @given(problems())
 def test_every_problem_has_a_plan(problem):
     """On both platforms, also where nothing is left of the image, and of whichever family.

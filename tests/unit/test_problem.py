@@ -107,13 +107,13 @@ def seen_by_tables(problem: ConvProblem) -> set:
     return seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_tables_walk_the_convolution_as_defined(problem):
     assert seen_by_tables(problem) == seen_by_definition(problem)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_every_tap_has_one_row(problem):
     (*taps, end), classes = offset_tables(problem)
@@ -123,13 +123,13 @@ def test_every_tap_has_one_row(problem):
     np.testing.assert_array_equal(classes[:, 0], np.cumsum(classes[:, 1]) - classes[:, 1])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_no_table_is_of_equal_numbers(problem):
     assert all(np.ptp(table) > 0 for table in offset_tables(problem))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_dgrad_sees_the_same_products(problem):
     """The data gradient's (input, tap, output) triples are the convolution's, read the other way."""
@@ -137,13 +137,13 @@ def test_dgrad_sees_the_same_products(problem):
     assert seen_by_definition(problem.dgrad()) == mirrored
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_dgrad_is_an_involution(problem):
     assert problem.dgrad().dgrad() == problem
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_padding_implies_the_output(problem):
     if 0 in problem.out_spatial:

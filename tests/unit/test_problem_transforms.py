@@ -135,7 +135,7 @@ def small_problems(draw):
 
 
 @parts(12)
-@settings(max_examples=2, deadline=None, database=None, phases=[Phase.generate])
+@settings(max_examples=2, database=None, phases=[Phase.generate])
 @given(problems=st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
 def test_same_results(problems, part):
     check(problems)

@@ -333,7 +333,7 @@ def test_other_families_take_what_lies_there(family):
     assert choice.plan is None
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=100, database=None)
 @given(problems(), st.booleans(), st.booleans(), st.booleans())
 def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major):
     for kind, p in passes_of(problem).values():

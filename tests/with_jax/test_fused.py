@@ -117,7 +117,7 @@ def is_accepted(case):
 
 @parts(3)
 @settings(
-    max_examples=3, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+    max_examples=3, database=None, print_blob=True, phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )  # fmt: skip
 @given(drawn=st.lists(problems(), min_size=12, max_size=12))

@@ -75,7 +75,7 @@ def convolutions(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=6, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+@settings(max_examples=6, database=None, print_blob=True, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
 @given(drawn=st.lists(convolutions(), min_size=8, max_size=8))
 def test_random_convolutions(drawn, implementation):

@@ -62,7 +62,7 @@ def images(draw):
 
 
 @parts(3)
-@settings(max_examples=2, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+@settings(max_examples=2, database=None, print_blob=True, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
 @given(drawn=st.lists(images(), min_size=6, max_size=6))
 def test_random_images(drawn, part, implementation):

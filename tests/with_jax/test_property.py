@@ -136,7 +136,7 @@ def random_problems(*dtypes, examples):
     """Runs a test on lists of random problems of these (operands' dtype, preferred_element_type)."""
     drawn = st.lists(problems(dtypes), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE)
     settled = settings(
-        max_examples=examples, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+        max_examples=examples, database=None, print_blob=True, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )  # fmt: skip
     return lambda test: settled(given(drawn=drawn)(test))

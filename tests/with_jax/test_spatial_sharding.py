@@ -274,7 +274,7 @@ def problems(draw):
 
 @pytest.mark.parametrize("kind", OPERANDS)
 @parts(12)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(case=problems(), devices=st.sampled_from([2, 3, 8]))
 def test_any_blocks_with_anything_after_the_last_row(kind, part, case, devices):
     """A device's part, under shard_map, of arrays that are filled with NaN to whole blocks."""

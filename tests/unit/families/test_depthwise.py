@@ -64,7 +64,7 @@ def check_stream(kind, problem, plan):
         assert of["first_row"] == 0 and of["row_parts"] == len(heights) == 1 and len(problem.kernel) < 3
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=150, database=None)
 @given(
     problems_of_channels(), st.sampled_from([None, None, (1, 8), (3, 16), (7, 24), (100, 64)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
@@ -97,7 +97,7 @@ def test_large_windows_leave_room_for_two_thread_blocks():
 BY_TMA, IN_PAIRS = (tile for tile in CUDA["depthwise"].tiles if tile.by_tma)
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=100, database=None)
 @given(
     st.tuples(st.integers(1, 17), st.integers(1, 9), st.integers(1, 64), st.just(64)),
     st.tuples(st.integers(1, 7), st.integers(1, 9)),

@@ -74,7 +74,7 @@ def check_warps(kind, problem, plan):
         assert of["streams"] * of["cols"] <= held
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=100, database=None)
 @given(
     problems_of_vectors(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),

@@ -271,7 +271,7 @@ def problems_of_windows(draw):
 FAR = "windows that begin or end|pixels apart|residue classes|windows are not one axis|nothing to multiply"
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200, database=None)
 @given(problems_of_windows())
 def test_tma_reads_what_lax_multiplies(problem):
     for which in CONV_PASSES:
