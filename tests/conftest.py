@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What collects garbage need not visit the thousands of tests each time."""
+    """The garbage collector need not visit thousands of tests each time."""
     gc.collect()
     gc.freeze()
 

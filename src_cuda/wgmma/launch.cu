@@ -141,7 +141,7 @@ void SetGroups(const ConvProblem& p, WgmmaParams* params) {
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   const auto rows = static_cast<int32_t>(WgradRowClusters(p, s)), cols = static_cast<int32_t>(ColClusters(p, tile));
-  params->cols_inside = tile.ctas_per_sm == 1 && cols > 2 * rows;  // for two CTAs per SM the order is no matter
+  params->cols_inside = tile.ctas_per_sm == 1 && cols > 2 * rows;  // two CTAs of an SM are slower so
   params->outer_clusters = params->cols_inside ? rows : cols;
   params->inner_clusters = params->cols_inside ? cols : rows;
   params->class_tiles = params->tiles = static_cast<uint32_t>(WgradWorkTiles(p, s));
