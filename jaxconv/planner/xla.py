@@ -23,8 +23,7 @@ from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product, cei
 from jaxconv.transforms import ChannelsLast
 
 FAMILY = "lax"  # of the constants in a device's data
-AHEAD = 1.05  # lax must be expected to be so many times as fast as ours,
-ERRORS = 2  # and ahead of that by so many standard deviations of the comparison
+AHEAD = 1.05  # lax must be expected to be so many times as fast as ours, and ahead of that by the comparison's error
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
 DEPTHWISE = "3x3 depthwise"
@@ -139,7 +138,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_lax_faster(self) -> bool:
-        return self.ours > AHEAD * self.error**ERRORS * self.lax
+        return self.ours > AHEAD * self.error * self.lax
 
 
 def compare(work: Work, ours: float, constants: Constants) -> Comparison:

@@ -32,15 +32,21 @@ arrays, and our kernels are forced. [CONTRIBUTING](../../CONTRIBUTING.md#the-cen
   {100 * (AHEAD - 1):.0f} % slower. **ours slower**: all rows in which it is.
 - **>= {report.REACHED[0]}**: the share of rows that have so much of lax's speed, or more.
 - **{report.PERCENTILES[0]} %** to **{report.PERCENTILES[-1]} %**: percentiles. 0 % is the least, 50 % the median.
-- float32 is computed as tf32, unless a precision is named."""
+- float32 is computed as tf32, unless a precision is named.
+- **seed 1**: a second draw. Nothing was fitted to its rows."""
 
 
 class Census(NamedTuple):
-    """The rows of a file that are of one dtype and precision."""
+    """The rows of a file of one dtype and precision. A file of another seed has a name that ends so: `_seed_1`."""
 
     stem: str
     gpu: str
     rows: list[dict]
+
+    @property
+    def title(self) -> str:
+        _, _, seed = self.stem.partition("_seed_")
+        return ", ".join([self.gpu, arithmetic_of(self.rows[0]), *([f"seed {seed}"] if seed else [])])
 
     @property
     def chart(self) -> str:
@@ -88,7 +94,7 @@ def section(census: Census, every: Sequence[Case], folder: str) -> str:
         for title, by_pass in report.distributions(rows).items()
     ]
     parts = (
-        f"## {census.gpu}, {name}",
+        f"## {census.title}",
         f"{len(rows)} rows, {runs(rows)}.",
         f"![The census in {name} on an {census.gpu}]({folder}/{census.chart})",
         default.table(rows, every, MODELS[census.gpu], PIPE) if census.gpu in MODELS else "",
