@@ -13,9 +13,10 @@ namespace jaxconv {
 // Activations of a number. NaN stays NaN.
 
 // The backward pass reads the sign of the result, where -0 is a negative number that was rounded. So a zero becomes +0.
+// One product for both signs: with two results to choose from, kernels spill several times as many registers.
 template <typename Acc>
 __device__ __forceinline__ Acc Slope(Acc slope, Acc z) {
-  return z < 0 ? slope * z : z + 0;
+  return (z < 0 ? slope : Acc{1}) * (z + 0);
 }
 __device__ __forceinline__ float Clip(const FloatActivation& activation, float z) {
   return ptx::MinOrNan(ptx::MaxOrNan(z, activation.low), activation.high);
