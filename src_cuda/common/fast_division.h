@@ -1,11 +1,11 @@
 // Division by a number that is used often, by multiplication: GPUs have no instruction that divides integers.
 //
-// | made by      | dividends        | divisors      | a quotient takes                                                |
-// |--------------|------------------|---------------|-----------------------------------------------------------------|
-// | InverseOf    | 0 <= n < 2^16    | 2 to 2^16 - 1 | a multiplication                                                |
-// | FastDivmodOf | 0 <= n < 2^31    | 2 to 2^31 - 1 | a multiplication and a shift                                    |
-// | Divider      | 0 <= n < 2^31,   | from 1        | two multiplications and a comparison, with the rest; kernels    |
-// |              | of 64 bits 2^46  |               | may make it of their own numbers                                |
+// | made by         | dividends        | divisors      | a quotient takes                                             |
+// |-----------------|------------------|---------------|--------------------------------------------------------------|
+// | FastDivisor16Of | 0 <= n < 2^16    | 2 to 2^16 - 1 | a multiplication                                             |
+// | FastDivisorOf   | 0 <= n < 2^31    | 2 to 2^31 - 1 | a multiplication and a shift                                 |
+// | FastDivmod      | 0 <= n < 2^31,   | from 1        | two multiplications and a comparison, with the rest; kernels |
+// |                 | of 64 bits 2^46  |               | may make it of their own numbers                             |
 //
 // The first two are made by the host, also where there is no CUDA. Kernels that divide by 1 ask for that: see Quotient.
 #pragma once
@@ -17,16 +17,16 @@
 namespace jaxconv {
 
 // The factor of n that makes n / divisor the upper half of the product.
-constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
+constexpr uint32_t FastDivisor16Of(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
 
 // The factor of n, and the shift of the product's upper half.
-struct FastDivmod {
+struct FastDivisor {
   uint32_t factor;
   int32_t shift;
 };
 
 // Divisors of 1 have none.
-constexpr FastDivmod FastDivmodOf(int32_t divisor) {
+constexpr FastDivisor FastDivisorOf(int32_t divisor) {
   if (divisor <= 1) return {};
   const int32_t shift = std::bit_width(static_cast<uint32_t>(divisor - 1)) - 1;
   return {static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + divisor - 1) / divisor), shift};
@@ -34,11 +34,11 @@ constexpr FastDivmod FastDivmodOf(int32_t divisor) {
 
 #ifdef __CUDACC__
 
-// n / divisor, by the divisor's InverseOf or FastDivmodOf. An inverse that is 0 gives 0: that of one image.
+// n / divisor, by the divisor's FastDivisor16Of or FastDivisorOf. An inverse that is 0 gives 0: that of one image.
 __device__ __forceinline__ int32_t Quotient(int32_t n, uint32_t inverse) {
   return static_cast<int32_t>(__umulhi(n, inverse));
 }
-__device__ __forceinline__ int32_t Quotient(int32_t n, FastDivmod inverse) {
+__device__ __forceinline__ int32_t Quotient(int32_t n, FastDivisor inverse) {
   return static_cast<int32_t>(__umulhi(n, inverse.factor) >> inverse.shift);
 }
 
@@ -49,14 +49,15 @@ __device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, Inverse 
 }
 
 template <typename Index>
-class Divider {
+class FastDivmod {
  public:
-  Divider() = default;
-  __host__ __device__ __forceinline__ explicit Divider(Index divisor)
+  FastDivmod() = default;
+  __host__ __device__ __forceinline__ explicit FastDivmod(Index divisor)
       : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
 
   // For 32 bits. `reciprocal` is (2^32 - 1) / divisor, rounded down.
-  __device__ __forceinline__ Divider(Index divisor, uint32_t reciprocal) : divisor_(divisor), reciprocal_(reciprocal) {
+  __device__ __forceinline__ FastDivmod(Index divisor, uint32_t reciprocal)
+      : divisor_(divisor), reciprocal_(reciprocal) {
     static_assert(sizeof(Index) == 4, "a 64-bit reciprocal is longer");
   }
 

@@ -43,8 +43,8 @@ struct ClassPointsOf {
   const Tap* taps;
   ResidueClass residue;
   bool wgrad;
-  Divider<Index> by_channels;
-  Divider<Index> by_count[kSpatial];
+  FastDivmod<Index> by_channels;
+  FastDivmod<Index> by_count[kSpatial];
 
   __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool wgrad)
       : problem(problem),
@@ -52,8 +52,8 @@ struct ClassPointsOf {
         residue(residue),
         wgrad(wgrad),
         by_channels(static_cast<Index>(problem.in_channels)),
-        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]), Divider<Index>(residue.count[2])} {
-  }
+        by_count{FastDivmod<Index>(residue.count[0]), FastDivmod<Index>(residue.count[1]),
+                 FastDivmod<Index>(residue.count[2])} {}
 
   __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }

@@ -174,8 +174,8 @@ inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const Dep
   d.part_cols = PartCols(p, tile);
   d.row_apart = stream.apart[0];
   d.col_apart = stream.apart[1];
-  d.row_inverse = InverseOf(d.row_apart);
-  d.col_inverse = InverseOf(d.col_apart);
+  d.row_inverse = FastDivisor16Of(d.row_apart);
+  d.col_inverse = FastDivisor16Of(d.col_apart);
   const int32_t channel_bytes = stream.channels * static_cast<int32_t>(ElementBytes(p.src_type));
   d.channels = stream.channels;
   d.log_channels = std::bit_width(static_cast<uint32_t>(stream.channels)) - 1;
@@ -188,11 +188,11 @@ inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const Dep
   d.strip_step = StripStep(p);
   d.zeros_before_taps = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
-  d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
+  d.strip_inverse = d.images == 1 ? 0 : FastDivisor16Of(d.images_first ? d.images : d.strips);
   d.src_width = tile.by_tma ? SourcePitch(p, tile, stream, pass) : SourceWidth(p, tile, stream);
   d.src_behind = tile.in_pairs ? 0 : std::max(0, SourceWidth(p, tile, stream) - d.src_width);
   d.strips_pitch = tile.in_pairs ? d.src_width : BoxPitch(stream.cols, tile, stream, pass);
-  d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
+  d.width_inverse = d.images == 1 ? 0 : FastDivisor16Of(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kConv && tile.channels == 8 ? 1 : 3;
   d.batch = BatchBytes(d, tile);
@@ -207,9 +207,9 @@ inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const Dep
   d.column_tiles = static_cast<int32_t>(std::min<int64_t>(column_tiles, INT32_MAX));
   const int64_t stream_rows = CeilDiv(d.planes, d.images) * column_tiles * d.all_rows;
   d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
-  d.all_rows_divmod = FastDivmodOf(d.all_rows);
-  d.channel_tiles_divmod = FastDivmodOf(d.channel_tiles);
-  d.column_tiles_divmod = FastDivmodOf(d.column_tiles);
+  d.all_rows_divmod = FastDivisorOf(d.all_rows);
+  d.channel_tiles_divmod = FastDivisorOf(d.channel_tiles);
+  d.column_tiles_divmod = FastDivisorOf(d.column_tiles);
   d.log_col_period = std::bit_width(static_cast<uint32_t>(p.period[2])) - 1;
   d.offsets = MakeOffsets(d, tile, pass);
   return d;

@@ -93,7 +93,7 @@ struct DepthwiseShape {
   // then that many interleaved images, which are independent of each other.
   int32_t row_apart;
   int32_t col_apart;
-  uint32_t row_inverse;  // InverseOf them
+  uint32_t row_inverse;  // FastDivisor16Of them
   uint32_t col_inverse;
   int32_t sets;      // of warps, or of lanes, that have the same channels, and other strips
   int32_t channels;  // of a thread block: a power of two
@@ -105,12 +105,12 @@ struct DepthwiseShape {
   int32_t images;             // of a tile, or planes
   int32_t strips;             // of each image's row
   bool images_first;          // whether neighbouring strips of a tile are of neighbouring images, if it has several
-  uint32_t strip_inverse;     // InverseOf images, or else of strips; 0 of one image
+  uint32_t strip_inverse;     // FastDivisor16Of images, or else of strips; 0 of one image
   int32_t tile_strips;        // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;         // source pixels between neighbouring strips
   int32_t zeros_before_taps;  // source pixels from a strip's first output to its last: zeros before a conv's taps
   int32_t src_width;          // source pixels of an image's row in shared memory; by TMA to the next one's
-  uint32_t width_inverse;     // InverseOf it; 0 of one image
+  uint32_t width_inverse;     // FastDivisor16Of it; 0 of one image
   int32_t src_behind;         // by TMA: zeros behind a box, that strips of the last image read
   int32_t copies;             // of a thread, of a source row
   int32_t rows;               // of a tile at most, in the destination's positions of one class
@@ -121,9 +121,9 @@ struct DepthwiseShape {
   int32_t channel_tiles;
   int32_t column_tiles;  // of an image, or of all that it is interleaved of
   int32_t stream_rows;   // of all tiles, one below the other, of a channel tile
-  FastDivmod all_rows_divmod;
-  FastDivmod channel_tiles_divmod;
-  FastDivmod column_tiles_divmod;
+  FastDivisor all_rows_divmod;
+  FastDivisor channel_tiles_divmod;
+  FastDivisor column_tiles_divmod;
   int32_t log_col_period;
   int32_t workers;         // thread blocks that share the stream's rows out
   int32_t worker_rows;     // of each at least

@@ -148,7 +148,7 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
 }
 
 // TMA copies rows of whole images, and fills all strips.
-inline Reason UnsupportedBoxes(const DepthwiseShape& d, const DepthwiseTile& tile) {
+inline Reason UnsupportedHaloTiles(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const ConvProblem& p = d.problem;
   const auto text = [](int32_t n) { return std::to_string(n); };
   if (const int64_t bytes = d.channels * ElementBytes(p.src_type); bytes != kBoxPixelBytes) {
@@ -174,7 +174,7 @@ inline bool CoversOutputTile(const DepthwiseShape& d, const DepthwiseTile& tile)
 inline Reason UnsupportedShape(const DepthwiseShape& d, const DepthwiseTile& tile) {
   if (!CoversOutputTile(d, tile)) return "the output tile has more positions than warps hold";
   if (tile.by_tma) {
-    if (Reason why = UnsupportedBoxes(d, tile)) return why;
+    if (Reason why = UnsupportedHaloTiles(d, tile)) return why;
   }
   if (d.stream_rows == INT32_MAX) return "there are too many rows";
   if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) {

@@ -17,10 +17,10 @@ namespace jaxconv {
 
 // A position in the pipeline. Divisions of step numbers would tell later where the next stage is.
 template <DepthwiseTile kTile>
-class BoxStages {
+class HaloTileStages {
  public:
-  __device__ __forceinline__ BoxStages(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                       const char* shared, int stage = 0)
+  __device__ __forceinline__ HaloTileStages(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                            const char* shared, int stage = 0)
       : p_(p), barriers_(barriers), first_(ptx::SharedAddress(shared)), stage_(stage) {}
 
   // Each waits for the next step's stage and returns its address: the producer's, and a consumer's.
@@ -101,20 +101,20 @@ __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const Depthwi
 
 // Producer warps, of the four that do not multiply. A step's copies take a thread some hundred cycles to begin, and
 // there are few steps.
-inline constexpr int kBoxLoaders = 3;
-static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
+inline constexpr int kHaloTileLoaders = 3;
+static_assert(kHaloTileLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
 
-// The role of a thread of each producer warp: it copies the rows of every kBoxLoaders-th step into the pipeline. In a
-// wgrad it begins while the other warps do not know their offsets yet. A conv's filter would come later then.
+// The role of a thread of each producer warp: it copies the rows of every kHaloTileLoaders-th step into the pipeline.
+// In a wgrad it begins while the other warps do not know their offsets yet. A conv's filter would come later then.
 template <DepthwiseTile kTile, Pass kPass>
-__device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
-                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker, const char* shared,
-                                          int loader) {
+__device__ __forceinline__ void LoadHaloTiles(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                              const DepthwiseBarriers<kTile>& barriers, int32_t worker,
+                                              const char* shared, int loader) {
   constexpr bool kIsWgrad = kPass == Pass::kWgrad;
-  constexpr int kOwn = kTile.stages() / kBoxLoaders;
-  static_assert(kTile.stages() % kBoxLoaders == 0, "each has stages of its own");
+  constexpr int kOwn = kTile.stages() / kHaloTileLoaders;
+  static_assert(kTile.stages() % kHaloTileLoaders == 0, "each has stages of its own");
   const int lane = threadIdx.x % 32;
-  if (kIsWgrad && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
+  if (kIsWgrad && lane < kOwn) barriers.InitStage(loader + lane * kHaloTileLoaders);
   const DepthwiseRange range(p, worker);
   const int32_t channel = FirstChannel(p);
   DepthwiseTileCoord coord(p, kTile, range.begin, range.end);
@@ -127,16 +127,16 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
     __syncthreads();
   }
   if (lane != 0) return;
-  BoxStages<kTile> stages(p, barriers, shared, loader);
+  HaloTileStages<kTile> stages(p, barriers, shared, loader);
   int32_t skipped = loader;  // steps of the others, before the next
   for (int32_t begin = range.begin; begin < range.end; coord = {p, kTile, begin, range.end}) {
     begin += coord.rows();
     const int32_t steps = kIsWgrad ? coord.WgradSteps(p, kTile, {}) : coord.SeenConvSteps(p, kTile);
     int32_t step = skipped + (kIsWgrad && !kTile.in_pairs ? 0 : coord.FirstStep(p, kTile, {}));
 #pragma unroll 1
-    for (; step < steps; step += kBoxLoaders) {
+    for (; step < steps; step += kHaloTileLoaders) {
       const uint32_t stage = stages.WaitForEmpty(), barrier = stages.full();
-      stages.template Advance<kBoxLoaders>();
+      stages.template Advance<kHaloTileLoaders>();
       CopyStep<kTile, kPass>(p, maps, coord, step, channel, stage, barrier);
     }
     skipped = step - steps;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
 
 // Stores zeros after each stage's source row, as strips of the last image read some pixels there. By kThreads threads.
 template <DepthwiseTile kTile, int kThreads>
-__device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char* shared) {
+__device__ __forceinline__ void ClearBehindHaloTiles(const DepthwiseParams& p, char* shared) {
   static_assert(kTile.box_rows() == 1, "a stage begins with its only source row");
   const int32_t begin = p.images * p.src_width * kBoxPixelBytes;
 #pragma unroll 1  // all wait for it, and for its instructions
@@ -160,7 +160,7 @@ __device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char*
 
 // The role of the thread that writes a conv's results. A residual's rows come first where results will be.
 template <DepthwiseTile kTile, bool kHasResidual>
-__device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+__device__ __forceinline__ void StoreTiles(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                            const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
   constexpr int kResults = DepthwiseBarriers<kTile>::kResults;
   const DepthwiseRange range(p, worker);
@@ -201,11 +201,11 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 
 // A conv reads the next step's pixels while it multiplies a step.
 template <typename T, DepthwiseTile kTile, DepthwiseEpilogueKind kEpilogueKind>
-__device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                          int32_t worker, char* shared) {
+__device__ __forceinline__ void ConvHaloTiles(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, 1, shared + p.offsets.taps);
-  auto& [bands, sums] = conv;
+  auto& [matrices, sums] = conv;
   const DepthwiseEpilogue<kTile, kEpilogueKind> epilogue(p);
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
     if (first_step > 0) sums.Clear();
 #pragma unroll 1
     for (int32_t step = first_step; step < steps; ++step, ++n) {
-      sums.Multiply(p, bands, 0, pixels, {}, [&] {
+      sums.Multiply(p, matrices, 0, pixels, {}, [&] {
         if (step + 1 < steps || begin < range.end) pixels = read(n + 1);
       });
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
@@ -234,8 +234,8 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
 
 // A wgrad's steps. It reads the next one's pixels while it multiplies one.
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
-                                              ToeplitzFilterSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+__device__ __forceinline__ void MultiplyHaloTiles(const DepthwiseParams& p, const DepthwiseRange& range,
+                                                  ToeplitzFilterSums<T, kTile>& sums, HaloTileStages<kTile>& stages) {
   const auto read = [&](int32_t source_row, bool has_gradient) {
     const auto pixels = sums.First(p, stages.WaitForFull(), HasRow(p, source_row), has_gradient);
     stages.Release();
@@ -261,8 +261,8 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
 // of the gradient while it multiplies the one before, and the next step's source rows before the second row of a step.
 // Branches take as long as multiplications, so it also reads a row of the gradient that does not exist.
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
-                                              RowPairSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+__device__ __forceinline__ void MultiplyHaloTiles(const DepthwiseParams& p, const DepthwiseRange& range,
+                                                  RowPairSums<T, kTile>& sums, HaloTileStages<kTile>& stages) {
   using Row = typename RowPairSums<T, kTile>::Row;
   constexpr int kTurns = RowPairSums<T, kTile>::kTurns, kRows = kTile.box_rows();
   static_assert(kTile.late_steps() == kTurns - 1, "the gradient's first step is turn 0");
@@ -309,13 +309,13 @@ template <DepthwiseTile kTile>
 inline constexpr int kSumThreads = ConsumerThreads(kTile) + 32;
 
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                           int32_t worker, char* shared) {
+__device__ __forceinline__ void WgradHaloTiles(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                               int32_t worker, char* shared) {
   SyncRoles<kTile>();
   std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, ToeplitzFilterSums<T, kTile>> sums(p);
   const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
-  BoxStages<kTile> stages(p, barriers, shared);
-  MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
+  HaloTileStages<kTile> stages(p, barriers, shared);
+  MultiplyHaloTiles(p, DepthwiseRange(p, worker), sums, stages);
   ptx::NamedBarrierSync<kSumThreads<kTile>>();
   float added[kTile.lags];
   sums.AddTaps(added);
@@ -342,12 +342,12 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       constexpr bool kIsWgrad = kPass == Pass::kWgrad;
-      if constexpr (!kIsWgrad) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
-      if (const int warp = threadIdx.x / 32; warp < kBoxLoaders) {
-        LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes, warp);
+      if constexpr (!kIsWgrad) ClearBehindHaloTiles<kTile, kDepthwiseThreads>(p, boxes);
+      if (const int warp = threadIdx.x / 32; warp < kHaloTileLoaders) {
+        LoadHaloTiles<kTile, kPass>(p, maps, barriers, worker, boxes, warp);
         return;
       }
-      if constexpr (kIsWgrad && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
+      if constexpr (kIsWgrad && !kTile.in_pairs) ClearBehindHaloTiles<kTile, 32>(p, boxes);
       if constexpr (kIsWgrad) {
         SyncRoles<kTile>();
         FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.offsets.taps));
@@ -355,15 +355,15 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       } else {
         __syncthreads();
         if (threadIdx.x % 32 == 0) {
-          StoreBoxes<kTile, kEpilogueKind == DepthwiseEpilogueKind::kResidual>(p, maps, barriers, worker, boxes);
+          StoreTiles<kTile, kEpilogueKind == DepthwiseEpilogueKind::kResidual>(p, maps, barriers, worker, boxes);
         }
       }
     } else {
       BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kPass == Pass::kConv) {
-        ConvBoxes<T, kTile, kEpilogueKind>(p, barriers, worker, boxes);
+        ConvHaloTiles<T, kTile, kEpilogueKind>(p, barriers, worker, boxes);
       } else {
-        WgradBoxes<T, kTile>(p, barriers, worker, boxes);
+        WgradHaloTiles<T, kTile>(p, barriers, worker, boxes);
       }
     }
   }

@@ -188,7 +188,7 @@ class ToeplitzSums {
   // Adds what a step's source rows give. The next pixels are read while some are multiplied. While the last are, `read`
   // may read another step's. A row begins with zeros, or with `begins`.
   template <typename Read>
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& bands,
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& matrices,
                                            uint32_t stage, Pixels pixels, const Begins& begins, Read&& read) {
 #pragma unroll
     for (int i = 0; i < kTile.sources() * kTile.blocks; ++i) {
@@ -212,16 +212,16 @@ class ToeplitzSums {
             for (int j = 0; j < 4; ++j) {
               before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins.of[c][j];
             }
-            bands.MultiplyAdd(sums_[c][b][lag], before, rows[c], slot, block, c);
+            matrices.MultiplyAdd(sums_[c][b][lag], before, rows[c], slot, block, c);
           }
         }
       }
     }
   }
 
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& bands,
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& matrices,
                                            uint32_t stage, const Pixels& pixels, const Begins& begins = {}) {
-    Multiply(p, bands, stage, pixels, begins, [] {});
+    Multiply(p, matrices, stage, pixels, begins, [] {});
   }
 
   // The same for a step without a source row.

@@ -192,14 +192,14 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
 // What consumers of a conv have. They initialize the barriers before all other warps go on.
 template <typename T, DepthwiseTile kTile>
 struct Conv {
-  ToeplitzTaps<T, kTile> bands;
+  ToeplitzTaps<T, kTile> matrices;
   ToeplitzSums<T, kTile> sums;
 
   __device__ __forceinline__ Conv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int producers,
                                   char* table)
       : sums(BeginTable(p, barriers, producers, table)) {
     SyncConsumers<kTile>();
-    bands.Read(p, table, 0);
+    matrices.Read(p, table, 0);
   }
 
  private:
@@ -235,7 +235,7 @@ __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const Dep
                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, kDepthwiseThreads, shared + p.offsets.taps);
-  auto& [bands, sums] = conv;
+  auto& [matrices, sums] = conv;
   const DepthwiseEpilogue<kTile, kEpilogueKind> epilogue(p);
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
@@ -251,7 +251,7 @@ __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const Dep
       const uint32_t stage = StageAddress<kTile>(p, shared, n);
       const auto pixels = sums.First(p, stage);
       if constexpr (kReadsAtOnce) barriers.Release(n);
-      sums.Multiply(p, bands, stage, pixels);
+      sums.Multiply(p, matrices, stage, pixels);
       if constexpr (!kReadsAtOnce) barriers.Release(n);
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
     }

@@ -35,7 +35,7 @@ class FilterMatrices {
       if (p.filter_order == FilterOrder::kOuts) return FillFours(p, block, steps, rows);
     }
     const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
-    const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row),
+    const FastDivmod<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row),
         by_vectors(p.entry_vectors);
     const T* from = static_cast<const T*>(p.rhs);
 #pragma unroll 1  // instructions come from far away, too
@@ -87,7 +87,7 @@ class FilterMatrices {
     static_assert(kTile.set % kBlocks == 0);
     constexpr int kSetCols = kTile.set * 8;
     const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
-    const Divider<int32_t> by_units(p.col_blocks / kBlocks), by_all(steps.all), by_row(steps.of_row),
+    const FastDivmod<int32_t> by_units(p.col_blocks / kBlocks), by_all(steps.all), by_row(steps.of_row),
         by_vectors(p.entry_vectors);
 #pragma unroll 1
     for (int at = threadIdx.x; at < p.channel_parts * steps.all * p.col_blocks * 4; at += kThreads) {

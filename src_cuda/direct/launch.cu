@@ -115,14 +115,14 @@ bool EncodeMaps(const ConvCall& call, const DirectSettings& s, DirectParams* d) 
 // What thread blocks divide by. The workers are known last.
 void SetDividers(DirectParams* d) {
   const ConvProblem& p = d->problem;
-  const auto divider = [](int64_t divisor) { return Divider<int32_t>(static_cast<int32_t>(divisor)); };
-  d->by_workers = divider(d->workers);
-  d->by_channel_parts = divider(d->channel_parts);
-  d->by_channel_blocks = divider(d->channel_blocks);
-  d->by_cols = divider(d->tile.cols);
-  d->by_vectors = divider(d->entry_vectors);
-  d->by_ins = divider(p.in_channels);
-  d->by_outs = divider(p.out_channels);
+  const auto divmod = [](int64_t divisor) { return FastDivmod<int32_t>(static_cast<int32_t>(divisor)); };
+  d->by_workers = divmod(d->workers);
+  d->by_channel_parts = divmod(d->channel_parts);
+  d->by_channel_blocks = divmod(d->channel_blocks);
+  d->by_cols = divmod(d->tile.cols);
+  d->by_vectors = divmod(d->entry_vectors);
+  d->by_ins = divmod(p.in_channels);
+  d->by_outs = divmod(p.out_channels);
   d->grid = TileGrid(d->tile, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
                                static_cast<int32_t>(p.dst_size[2])});
 }

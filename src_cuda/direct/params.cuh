@@ -27,13 +27,13 @@ enum class FilterOrder { kIns, kOuts, kNone };
 
 // How a residue class's positions are cut into output tiles.
 struct TileGrid {
-  Divider<int32_t> by_wide, by_high, by_deep;  // output tiles along a row, and so on
+  FastDivmod<int32_t> by_wide, by_high, by_deep;  // output tiles along a row, and so on
   int32_t of_image;
 
   TileGrid() = default;
   __host__ __device__ __forceinline__ TileGrid(const OutputTile& tile, const int32_t (&count)[kSpatial]) {
     const int32_t high = (count[1] + tile.rows - 1) / tile.rows, wide = (count[2] + tile.cols - 1) / tile.cols;
-    by_wide = Divider<int32_t>(wide), by_high = Divider<int32_t>(high), by_deep = Divider<int32_t>(count[0]);
+    by_wide = FastDivmod<int32_t>(wide), by_high = FastDivmod<int32_t>(high), by_deep = FastDivmod<int32_t>(count[0]);
     of_image = count[0] * high * wide;
   }
 };
@@ -66,7 +66,7 @@ struct DirectParams {
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.
-  Divider<int32_t> by_workers, by_channel_parts, by_channel_blocks;
+  FastDivmod<int32_t> by_workers, by_channel_parts, by_channel_blocks;
   TileGrid grid;    // of the only class
   int32_t workers;  // thread blocks that share out the output tiles
   int32_t channel_blocks;
@@ -81,7 +81,7 @@ struct DirectParams {
   bool dst_in_rows;           // whose rows have 16 bytes
   DirectOffsets offsets;
   int32_t copied[kSpatial];  // source pixels that are copied at once: the halo tile, or a row of it
-  Divider<int32_t> by_cols, by_vectors, by_ins, by_outs;
+  FastDivmod<int32_t> by_cols, by_vectors, by_ins, by_outs;
   int32_t dst_apart[kSpatial];  // elements between neighbouring positions of a class
   const Tap* taps;
   const ResidueClass* classes;
@@ -249,7 +249,7 @@ class FilterOffsets {
   Channels channels_;
   bool grouped_;
   int32_t outs_;
-  Divider<int32_t> by_ins_, by_outs_;
+  FastDivmod<int32_t> by_ins_, by_outs_;
 };
 
 }  // namespace jaxconv

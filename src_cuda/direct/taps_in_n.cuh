@@ -115,7 +115,7 @@ __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectB
   }
   const FilterStrides& strides = p.problem.filter;
   const T* filter = static_cast<const T*>(p.rhs) + tap.filter_delta + out * strides.out;
-  const Divider<int32_t> by_vectors(2 * steps);
+  const FastDivmod<int32_t> by_vectors(2 * steps);
   auto* rows = reinterpret_cast<FilterRow<T>*>(shared + p.offsets.filter) + col / 8 * 16 + col % 8;
 #pragma unroll 2  // scalar loads of both are under way
   for (int i = first; i < p.channel_parts * 2 * steps; i += kAbreast) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const Direct
   const int32_t outs = block.channels.dst_count, taps = block.residue().tap_count;
   const int32_t down = static_cast<int32_t>(p.problem.step[1]) * p.tile.halo[2] * 4;
   const int32_t right = static_cast<int32_t>(p.problem.step[2]) * 4;
-  const Divider<int32_t> by_positions(p.positions);
+  const FastDivmod<int32_t> by_positions(p.positions);
   const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.positions * outs; i += kThreads) {

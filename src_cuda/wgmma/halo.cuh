@@ -139,12 +139,12 @@ struct WgmmaHaloStages {
   // If halo tiles do not reach a tap, the plan is of another problem.
   static __device__ __forceinline__ HaloTap InHalo(const WgmmaParams& p, const Tap& tap) {
     const auto along = [&](int d, int32_t* rest) {
-      const Divider<int32_t> by_step(p.step[d], p.step_reciprocals[d - 1]);
+      const FastDivmod<int32_t> by_step(p.step[d], p.step_reciprocals[d - 1]);
       return by_step.Divide(tap.shift[d] - p.corner[d], rest);
     };
     int32_t row_phase, col_phase, rest;
     const int32_t row = along(1, &row_phase), col = along(2, &col_phase);
-    const int32_t filter = Divider<int32_t>(p.tap_stride, p.tap_reciprocal).Divide(tap.filter_delta, &rest);
+    const int32_t filter = FastDivmod<int32_t>(p.tap_stride, p.tap_reciprocal).Divide(tap.filter_delta, &rest);
     const bool has_depth = p.rank == kSpatial + 2 || tap.shift[0] == 0;
     const bool is_in_halo = has_depth && tap.shift[1] >= p.corner[1] && row <= p.halo_rows - p.unit_rows &&
                             tap.shift[2] >= p.corner[2] && col <= p.halo_cols - p.unit_cols;

@@ -108,7 +108,7 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
 }
 
 // Of a number that kernels divide by, if they do.
-uint32_t Reciprocal(int32_t divisor) { return Divider<int32_t>::Reciprocal(std::max(divisor, 1)); }
+uint32_t Reciprocal(int32_t divisor) { return FastDivmod<int32_t>::Reciprocal(std::max(divisor, 1)); }
 
 // Fills in what producers of halo tiles read.
 void SetHalo(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {

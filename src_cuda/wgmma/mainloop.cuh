@@ -106,7 +106,7 @@ class WgmmaProducer {
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t k_block, rest;
     by_k_blocks_.Divide(step, &k_block);
-    int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
+    int32_t number = FastDivmod<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.filter_taps && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.filter_taps;
     uint32_t from_corner[kSpatial];
@@ -228,7 +228,7 @@ class WgmmaProducer {
 
   const WgmmaParams& params_;
   RowPositions<kTile> rows_;
-  Divider<int32_t> by_k_blocks_;
+  FastDivmod<int32_t> by_k_blocks_;
   uint32_t stages_;
   StagePipeline<kTile.stages> pipeline_;
   ClusterCoord<kTile> cluster_coord_;

@@ -116,7 +116,7 @@ struct GroupColumn {
 
   __device__ __forceinline__ GroupColumn(const WgmmaParams& p, int32_t of_all) : col(of_all) {
     if (!p.has_groups) return;
-    group = Divider<int32_t>(p.group_cols, p.group_col_reciprocal).Divide(of_all, &col);
+    group = FastDivmod<int32_t>(p.group_cols, p.group_col_reciprocal).Divide(of_all, &col);
   }
 };
 
@@ -212,7 +212,7 @@ class RowPositions {
     return at;
   }
 
-  Divider<int32_t> by_count_[kSpatial];
+  FastDivmod<int32_t> by_count_[kSpatial];
   int32_t unit_rows_;
   int32_t unit_cols_;
 };

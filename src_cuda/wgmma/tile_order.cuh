@@ -42,7 +42,7 @@ __device__ __forceinline__ void FindSteps(const WgmmaParams& p, int32_t first_ta
   int32_t size = end - first;
   if (p.split > 1) {
     int32_t rest;
-    size = Divider<int32_t>(p.split, p.split_reciprocal).Divide(size + p.split - 1, &rest);
+    size = FastDivmod<int32_t>(p.split, p.split_reciprocal).Divide(size + p.split - 1, &rest);
   }
   WgmmaSteps& steps = tile->steps;
   steps.first = min(first + tile->slice * size, end);
@@ -122,10 +122,10 @@ class WgmmaTileOrder {
   __device__ __forceinline__ int32_t FindCoord(uint32_t index, WgmmaWorkTile* tile) const {
     const ClusterCoord<kTile> coord;
     int32_t row_cluster, col_cluster;
-    const int32_t along = Divider<int32_t>(params_.inner_clusters, params_.inner_cluster_reciprocal)
+    const int32_t along = FastDivmod<int32_t>(params_.inner_clusters, params_.inner_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(index), &col_cluster);
     tile->slice =
-        Divider<int32_t>(params_.outer_clusters, params_.outer_cluster_reciprocal).Divide(along, &row_cluster);
+        FastDivmod<int32_t>(params_.outer_clusters, params_.outer_cluster_reciprocal).Divide(along, &row_cluster);
     if (!params_.is_plain && params_.has_rows) {  // tiles at an image's end are long, and would end last
       row_cluster += params_.rows_first_cluster;
       row_cluster -= row_cluster < params_.outer_clusters ? 0 : params_.outer_clusters;

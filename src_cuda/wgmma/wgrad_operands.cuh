@@ -201,7 +201,7 @@ class WgradIm2col {
   static __device__ __forceinline__ Box BoxOf(const WgmmaParams& p, const WgradWorkTile& tile, int32_t block) {
     block = min(tile.first_unit + block, tile.end_unit - 1);
     int32_t k_block;
-    const int32_t tap_of_class = Divider<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
+    const int32_t tap_of_class = FastDivmod<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
     Box box{k_block * kBlockRows, 0, 0, 0, kBoxes};
     if (kBoxes > 1 && box.channel + kBlockK<T> >= p.problem.in_channels) box.count = 1;
     box.channel += OperandOrigin(p, tile.first_col).src_channel;

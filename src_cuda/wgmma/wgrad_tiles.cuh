@@ -62,15 +62,15 @@ __device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t ind
   const auto rank = static_cast<int32_t>(blockIdx.x % kTile.cluster());
   int32_t inner, outer, residue;
   const int32_t along =
-      Divider<int32_t>(p.inner_clusters, p.inner_cluster_reciprocal).Divide(static_cast<int32_t>(index), &inner);
-  tile->slice = Divider<int32_t>(p.outer_clusters, p.outer_cluster_reciprocal).Divide(along, &outer);
+      FastDivmod<int32_t>(p.inner_clusters, p.inner_cluster_reciprocal).Divide(static_cast<int32_t>(index), &inner);
+  tile->slice = FastDivmod<int32_t>(p.outer_clusters, p.outer_cluster_reciprocal).Divide(along, &outer);
   const int32_t row_cluster = p.cols_inside ? outer : inner, col_cluster = p.cols_inside ? inner : outer;
   if (!FindWgradClass<kTile.halo, kOfCluster>(p, row_cluster * kOfCluster, tile, &residue)) return false;
   if constexpr (kTile.row_blocks > 1) tile->first_unit += rank * kUnits;
   tile->first_col = (col_cluster * kTile.col_blocks + (kTile.col_blocks > 1 ? rank : 0)) * kTile.cols;
   const auto step_of = [&](int32_t slice) {  // slice * steps / split, in 32 bits
     int32_t rest;
-    const int32_t left = Divider<int32_t>(p.split, p.split_reciprocal).Divide(slice * p.steps_left, &rest);
+    const int32_t left = FastDivmod<int32_t>(p.split, p.split_reciprocal).Divide(slice * p.steps_left, &rest);
     return residue < p.live_classes ? slice * p.slice_steps + left : 0;
   };
   const int32_t slice = tile->slice * p.wgrad_parts + WgradPart<kTile>(p);
@@ -157,7 +157,7 @@ __device__ __forceinline__ WgradRows WgradRowsOf(const WgmmaParams& p, const Wgr
   } else {
     block += tile.first_unit;
     int32_t k_block;
-    const int32_t tap = Divider<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
+    const int32_t tap = FastDivmod<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
     return {block < tile.end_unit ? tile.first_tap + tap : -1, k_block * kBlockRows};
   }
 }
