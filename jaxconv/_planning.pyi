@@ -28,6 +28,9 @@ def has_channel_vectors(  # of 16 bytes, in both operands
     is_wgrad: bool, src: Array, filter: Array, dst: Array, in_channels: int, out_channels: int
 ) -> bool: ...
 def takes_types(is_wgrad: bool, src: str, filter: str, dst: str, has_epilogue: bool) -> bool: ...  # names of dtypes
+def sum_type(operand: str, result: str) -> str: ...  # names of dtypes
+def epilogue_type(operand: str, result: str) -> str: ...  # names of dtypes
+def period(stride: int, dilation: int) -> int: ...  # of output positions that see the same taps
 def is_quantised(result: str) -> bool: ...  # the name of a dtype
 def needs_epilogue_on_cuda(result: str) -> bool: ...  # the name of a dtype
 def is_k_major_alone(dtype: str) -> bool: ...  # whether wgmma reads operands of a type in no other order

@@ -32,7 +32,7 @@ ARGUMENTS = (*EPILOGUE_OPERANDS, "activation", "out_dtype")
 RESULTS = tuple(map(jnp.dtype, ("float32", "float64", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")))
 QUANTISED = tuple(dtype for dtype in RESULTS if planning.is_quantised(dtype.name))
 RESULT_NAMES = ", ".join(dtype.name for dtype in RESULTS)
-INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "float64"))
+INT8, FLOAT32 = np.dtype("int8"), np.dtype("float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +76,13 @@ class Epilogue:
 
     def sums_dtype(self, problem: ConvProblem) -> np.dtype:
         """The dtype of the sums before the epilogue. XLA may compute the epilogue, also for results that kernels do not
-        have. Where a kernel has the result, the dtype is that of C++'s `SumType`.
+        have.
         """
-        operand = problem.rhs_dtype
-        if operand == INT8:
-            return INT32
-        return FLOAT64 if operand == FLOAT64 or (operand, self.out_dtype) == (FLOAT32, FLOAT64) else FLOAT32
+        return jnp.dtype(planning.sum_type(problem.rhs_dtype.name, self.out_dtype.name))
 
     def number_dtype(self, problem: ConvProblem) -> np.dtype:
         """That the epilogue is computed in."""
-        sums = self.sums_dtype(problem)
-        return FLOAT32 if sums == INT32 else sums
+        return jnp.dtype(planning.epilogue_type(problem.rhs_dtype.name, self.out_dtype.name))
 
     def apply(self, problem: ConvProblem, sums: Array, operands: Mapping[str, Array]) -> Array:
         """The result. problem: of the sums, whatever its dtypes."""

@@ -71,7 +71,7 @@ inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_gro
 inline bool CountClasses(const ConvProblem& p, int64_t* live) {
   *live = 1;
   for (int i = 0; i < kSpatial; ++i) {
-    if (__builtin_mul_overflow(*live, std::min(p.period[i], p.dst_size[i]), live)) return false;
+    if (__builtin_mul_overflow(*live, LivePhases(p, i), live)) return false;
   }
   return *live < INT32_MAX;
 }
@@ -139,7 +139,7 @@ inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) 
     const int64_t stride = i < lead ? 1 : a.window_strides[i - lead];
     const int64_t dilation = i < lead ? 1 : a.lhs_dilation[i - lead];
     if (stride < 1 || dilation < 1) return "window_strides and lhs_dilation must be positive";
-    p.period[i] = dilation / std::gcd(stride, dilation);
+    p.period[i] = PeriodOf(stride, dilation);
     p.step[i] = stride / std::gcd(stride, dilation);
   }
   int64_t live = 0;

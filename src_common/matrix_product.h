@@ -72,7 +72,7 @@ struct Product {
   // Residue classes with positions; at least one.
   int64_t classes() const {
     int64_t classes = 1;
-    for (int d = 0; d < kSpatial; ++d) classes *= std::min(conv.period[d], std::max<int64_t>(conv.dst_size[d], 1));
+    for (int d = 0; d < kSpatial; ++d) classes *= std::max<int64_t>(LivePhases(conv, d), 1);
     return classes;
   }
   // K, on average: a position sees only the taps of its residue class.

@@ -148,10 +148,16 @@ void BindCuda(nb::module_& module) {
 }
 
 template <typename Family>
-void BindHost(nb::module_& module) {
+void BindHostFamily(nb::module_& module) {
   nb::module_ m = module.def_submodule(Family::kName);
   m.def("unsupported_reason", &Family::UnsupportedReason, nb::arg("product"));
   m.def("cost", &Family::Cost, nb::arg("product"));
+}
+
+template <typename... Families>
+void BindHost(nb::module_ module) {
+  (BindHostFamily<Families>(module), ...);
+  module.attr("FAMILIES") = nb::make_tuple(Families::kName...);
 }
 
 bool IsType(const std::string& name, DType* type) {
@@ -165,6 +171,21 @@ DType TypeOf(const std::string& name) {
   DType type;
   if (!IsType(name, &type)) throw nb::value_error(("no kernels of " + name).c_str());
   return type;
+}
+
+// A conv of these types. XLA computes the epilogues of those that kernels do not have, from sums of float32.
+ConvProblem ConvOfTypes(const std::string& operand, const std::string& result) {
+  ConvProblem p{};
+  p.src_type = p.filter_type = DType::kF32;
+  if (IsType(operand, &p.src_type)) p.filter_type = p.src_type;
+  if (!IsType(result, &p.dst_type) || !TakesTypes(p, Pass::kConv, true)) p.dst_type = DType::kF32;
+  return p;
+}
+const char* SumTypeOf(const std::string& operand, const std::string& result) {
+  return TraitsOf(SumType(ConvOfTypes(operand, result))).name;
+}
+const char* EpilogueTypeOf(const std::string& operand, const std::string& result) {
+  return TraitsOf(EpilogueType(ConvOfTypes(operand, result))).name;
 }
 
 bool TakesTypesOf(bool is_wgrad, const std::string& src, const std::string& filter, const std::string& dst,
@@ -288,6 +309,9 @@ NB_MODULE(_planning, module) {
              nb::arg("dst"), nb::arg("in_channels"), nb::arg("out_channels"));
   module.def("takes_types", &TakesTypesOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
              nb::arg("has_epilogue"));
+  module.def("sum_type", &SumTypeOf, nb::arg("operand"), nb::arg("result"));
+  module.def("epilogue_type", &EpilogueTypeOf, nb::arg("operand"), nb::arg("result"));
+  module.def("period", &PeriodOf, nb::arg("stride"), nb::arg("dilation"));
   module.def("is_quantised", [](const std::string& result) { return IsQuantised(TypeOf(result)); }, nb::arg("result"));
   module.def(
       "needs_epilogue_on_cuda", [](const std::string& result) { return NeedsEpilogueOnCuda(TypeOf(result)); },
@@ -309,7 +333,5 @@ NB_MODULE(_planning, module) {
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
   module.attr("TOO_MANY_POSITIONS") = kTooManyPositions;
   BindCuda<SimtPlanner, Im2colPlanner, MmaPlanner, DirectPlanner, DepthwisePlanner, WgmmaPlanner>(module);
-  nb::module_ of_host = module.def_submodule("host");
-  BindHost<host::GemmPlanner>(of_host);
-  BindHost<host::DepthwisePlanner>(of_host);
+  BindHost<host::GemmPlanner, host::DepthwisePlanner>(module.def_submodule("host"));
 }

@@ -19,6 +19,6 @@ TRANSFORMS = {
     "wgmma": partial(dense_transforms, k_major=True),
 }
 FAMILIES: dict[str, dict[str, Family]] = {
-    "cpu": {"gemm": HostFamily("gemm", swaps=True), "depthwise": HostFamily("depthwise")},
+    "cpu": {name: HostFamily(name, swaps=name == "gemm") for name in planning.host.FAMILIES},
     "cuda": {name: NativeFamily(name, TRANSFORMS.get(name)) for name in planning.CUDA_FAMILIES},
 }

@@ -185,5 +185,5 @@ def _channels_last(problem: ConvProblem) -> ConvProblem:
     return transforms.apply((ChannelsLast(),), problem).problem if are_images and is_other else problem
 
 
-def _lax(ours: Choice, seconds: float, why_not_ours: str) -> Choice:
-    return Choice(Lax(), seconds, lambda: (Rejection(str(ours.plan), why_not_ours),))
+def _lax(ours: Choice, seconds: float, reason: str) -> Choice:
+    return Choice(Lax(), seconds, lambda: (Rejection(str(ours.plan), reason),))

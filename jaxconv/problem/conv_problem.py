@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Iterable
 from functools import cached_property
@@ -215,7 +214,7 @@ class ConvProblem:
     def periods(self) -> tuple[int, ...]:
         """The distance of neighbouring output positions that see the same taps: those of a residue class."""
         pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
-        return tuple(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
+        return tuple(planning.period(stride, dilation) for stride, dilation in pairs)
 
     @property
     def batch(self) -> Dim:

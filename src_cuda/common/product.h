@@ -28,10 +28,6 @@ inline bool IsEmpty(const ConvProblem& p) {
   return Positions(p) == 0 || p.out_channels == 0 || ChannelTaps(p) == 0 || pixels == 0;
 }
 
-// Residue classes with positions come first in the table: LivePhases of each dimension.
-inline int64_t LivePhases(const ConvProblem& p, int d) { return std::min(p.period[d], p.dst_size[d]); }
-inline int64_t LiveClasses(const ConvProblem& p) { return LivePhases(p, 0) * LivePhases(p, 1) * LivePhases(p, 2); }
-
 // Whether all of these classes have equally many positions. There must be positions.
 inline bool HasEqualClasses(const ConvProblem& p) {
   bool are_equal = true;
