@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 KernelForm = tuple[str, tuple[float, float, float]]
@@ -34,9 +35,8 @@ def _number(what: str, value: Any) -> float:
 class Activation:
     """What all have in common."""
 
-    @property
-    def derivative_from_result(self) -> bool:
-        """Whether `backward` has the derivative from the result: then nothing else need be kept for it."""
+    def derivative_from_result(self, dtype: np.dtype) -> bool:
+        """Whether `backward` has the derivative from a result of this dtype: then nothing else need be kept for it."""
         return False
 
     def __call__(self, z: Array) -> Array:
@@ -54,8 +54,7 @@ class Activation:
 class Relu(Activation):
     """max(z, 0). The derivative at 0 is 0, as that of `jax.nn.relu`."""
 
-    @property
-    def derivative_from_result(self) -> bool:
+    def derivative_from_result(self, dtype: np.dtype) -> bool:
         return True
 
     def __call__(self, z: Array) -> Array:
@@ -79,8 +78,7 @@ class LeakyRelu(Activation):
         if math.isinf(self.slope):
             raise ValueError(f"LeakyRelu: slope must be finite, got {self.slope}")
 
-    @property
-    def derivative_from_result(self) -> bool:
+    def derivative_from_result(self, dtype: np.dtype) -> bool:
         return self.slope > 0
 
     def __call__(self, z: Array) -> Array:
@@ -108,8 +106,16 @@ class Clip(Activation):
         if self.low > self.high:
             raise ValueError(f"Clip: low must be at most high, got {self.low} and {self.high}")
 
+    def derivative_from_result(self, dtype: np.dtype) -> bool:
+        """Where both ends are numbers of the dtype: only what is clipped, or rounded to an end, is one of them."""
+        with np.errstate(over="ignore"):
+            return all(float(dtype.type(end)) == end for end in (self.low, self.high))
+
     def __call__(self, z: Array) -> Array:
         return jnp.where(z <= self.low, self.low, jnp.where(z >= self.high, self.high, z))
+
+    def backward(self, y: Array, dy: Array) -> Array:
+        return jnp.where((y <= self.low) | (y >= self.high), 0, dy)
 
     def kernel_form(self) -> KernelForm:
         return "piecewise", (1.0, self.low, self.high)
@@ -160,8 +166,8 @@ NAMED: dict[str, Activation] = {
 
 
 def activation_of(value: Any) -> Activation | None:
-    """The activation that an argument is or names."""
-    if value is None or (isinstance(value, Activation) and type(value) is not Activation):
+    """The activation that an argument is or names. Kernels know no others."""
+    if value is None or type(value) in {type(activation) for activation in NAMED.values()}:
         return value
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]

@@ -279,8 +279,8 @@ def conv2d(
       scale, bias, residual, residual_scale, activation, out_dtype, out_scale: a fused epilogue, as in
         `fused_conv_general_dilated`. With none of them the convolution is as it is without.
       layout: of x, residual and result. "NCHW32" is for int8 operands: (batch, channels / 32, height, width, 32), as
-        `to_nchw32` makes it. w stays as it is. There are no groups and no lhs_dilation. Kernels read and write it as it
-        lies, if the result is int8. Other results XLA converts.
+        `to_nchw32` makes it. w stays as it is. There are no groups and no lhs_dilation. Kernels read it as it lies, and
+        write it so, if an epilogue ends in int8 and its residual is int8. Other results XLA converts.
 
     Returns:
       Images (batch, height, width, out channels), or as layout says, with lax's result shape and dtype.

@@ -55,7 +55,9 @@ class Epilogue:
     @property
     def keeps_sums(self) -> bool:
         """Whether the derivative needs what the activation is applied to, because the result does not tell."""
-        return self.is_quantised or not (self.activation is None or self.activation.derivative_from_result)
+        if self.is_quantised:
+            return self.activation is not None or "out_scale" in self.operands
+        return not (self.activation is None or self.activation.derivative_from_result(self.out_dtype))
 
     @property
     def for_kernels(self) -> Epilogue:
@@ -160,18 +162,25 @@ def check_given(given: dict[str, Any]) -> None:
     if given["residual_scale"] is not None and given["residual"] is None:
         raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
     for name in EPILOGUE_OPERANDS:
-        if isinstance(given[name], int) and not isinstance(given[name], bool):
-            given[name] = float(given[name])
-        is_known = hasattr(given[name], "dtype") or isinstance(
-            given[name], int | float | complex | list | tuple | type(None)
-        )
-        if not is_known:
-            raise TypeError(f"{name} must be an array or a number, got {given[name]!r}")
-        check_array(name, given[name])
+        given[name] = _checked(name, given[name])
     try:
         jnp.dtype(given["out_dtype"])
     except TypeError as error:
         raise TypeError(f"out_dtype must be one of {RESULT_NAMES}, got {given['out_dtype']!r}") from error
+
+
+def _checked(name: str, value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ValueError(f"{name} must be within the range of floats, got {value}") from error
+    dtype = getattr(value, "dtype", None)
+    is_number = value is None or isinstance(value, bool | float | complex | list | tuple)
+    if not is_number and (dtype is None or jnp.issubdtype(dtype, jax.dtypes.extended)):
+        raise TypeError(f"{name} must be an array or a number, got {value!r}")
+    check_array(name, value)
+    return value
 
 
 def read(

@@ -237,11 +237,9 @@ class ConvProblem:
     @property
     def padding(self) -> tuple[tuple[int, int], ...]:
         """(low, high) padding that gives exactly this output in lax; the output must not be empty."""
-        dims = zip(
-            self.in_spatial, self.out_spatial, self.kernel, self.window_strides, self.pad_low, self.lhs_dilation,
-            self.rhs_dilation, strict=True,
-        )  # fmt: skip
-        return tuple((low, (o - 1) * s + dilate(k, r) - dilate(i, d) - low) for i, o, k, s, low, d, r in dims)
+        ins, windows = map(dilate, self.in_spatial, self.lhs_dilation), map(dilate, self.kernel, self.rhs_dilation)
+        dims = zip(ins, self.out_spatial, windows, self.window_strides, self.pad_low, strict=True)
+        return tuple((low, _high_padding(size + low, out, window, stride)) for size, out, window, stride, low in dims)
 
     @cached_property
     def is_empty(self) -> bool:
@@ -266,3 +264,14 @@ _FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(ConvP
 def row_major_strides(shape: Shape) -> tuple[Dim, ...]:
     """Elements between neighbours along each axis."""
     return tuple(accumulate(reversed(shape[1:]), operator.mul, initial=1))[::-1]
+
+
+def _high_padding(padded: Dim, out: Dim, window: int, stride: int) -> Dim:
+    """Behind `padded` elements, so that windows have `out` positions. lax takes numbers alone: of a symbolic size, the
+    number that gives this output, if there is one.
+    """
+    exact = (out - 1) * stride + window - padded
+    if isinstance(exact, int):
+        return exact
+    outs = ((high, (padded + high - window) // stride + 1) for high in range(-window, window + stride))
+    return next((high for high, size in outs if size == out), exact)

@@ -76,9 +76,11 @@ def test_nans_go_through(activation):
 
 @pytest.mark.parametrize("activation", VALUES, ids=str)
 def test_derivative_from_the_result(activation):
-    """Of relu and leaky_relu alone, and it is that of z. At -0 leaky_relu has the slope."""
-    expected = isinstance(activation, activations.Relu) or (isinstance(activation, LeakyRelu) and activation.slope > 0)
-    assert activation.derivative_from_result == expected
+    """Of those that are straight lines, and it is that of z. At -0 leaky_relu has the slope."""
+    expected = isinstance(activation, activations.Relu | Clip) or (
+        isinstance(activation, LeakyRelu) and activation.slope > 0
+    )
+    assert activation.derivative_from_result(np.dtype("float32")) == expected
     if expected:
         z = jnp.where(numbers() == 0, 0.0, numbers())
         y, pullback = jax.vjp(activation, z)
@@ -175,6 +177,12 @@ def test_numbers_that_are_taken(arguments):
 # What is refused.
 
 RESIDUAL = np.zeros((2, 5, 4, 6), "float32")
+
+
+class Own(activations.Relu):
+    """Which no kernel knows."""
+
+
 REFUSED = {
     "scale_of_inputs": (dict(scale=np.ones(3, "float32")), TypeError, r"scale.*\(\) or \(6,\).*output channel.*\(3,\)"),
     "bias_of_rank_2": (dict(bias=np.ones((1, 6), "float32")), TypeError, r"bias.*\(6,\).*\(1, 6\)"),
@@ -193,6 +201,9 @@ REFUSED = {
     "scale_of_text": (dict(scale="two"), TypeError, "scale must be an array or a number, got 'two'"),
     "residual_of_text": (dict(residual="x"), TypeError, "residual must be an array or a number, got 'x'"),
     "scale_of_nothing_known": (dict(scale={}), TypeError, "scale must be an array or a number, got {}"),
+    "beyond_floats": (dict(bias=10**400), ValueError, "bias must be within the range of floats, got 1000"),
+    "key_as_bias": (dict(bias=jax.random.key(0)), TypeError, "bias must be an array or a number, got .*key"),
+    "own_activation": (dict(activation=Own()), ValueError, r"activation must be.*got Own\(\)"),
     "prepared_bias": (dict(bias=jaxconv.prepare_filter(np.ones((1, 1, 6), "float32"))), TypeError,
                       "bias must be an array or a number, got PreparedFilter"),
     "bare_activation": (dict(activation=jaxconv.activations.Activation()), ValueError, r"activation must be.*Clip"),

@@ -11,6 +11,7 @@ from jax import export
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+import jaxconv
 from cases.meshes import mesh, place
 from cases.parts import every_other
 from cases.programs import exported
@@ -92,6 +93,22 @@ def test_symbolic_spatial_size(implementation):
         program = export.export(jax.jit(conv))(x, w)
     x, w = integers((2, 6, 4, 3)), integers((3, 3, 3, 4))
     assert_same(program.call(x, w), run_on_host(functools.partial(named("dense").lax(), padding="VALID"), x, w))
+
+
+@pytest.mark.parametrize("padding", ["VALID", ((1, 1), (1, 1)), ((0, 3), (2, 0))], ids=str)
+@pytest.mark.usefixtures("warned_anew")
+def test_symbolic_spatial_size_with_an_epilogue(padding):
+    """lax computes the sums. Of a stride, its padding is a number."""
+    conv = functools.partial(jaxconv.conv2d, window_strides=2, padding=padding)
+    ended = lambda x, w: conv(x, w, bias=1.0, activation="relu")
+    shapes = [
+        jax.ShapeDtypeStruct(shape, np.float32) for shape in ((2, *export.symbolic_shape("h"), 6, 3), (3, 3, 3, 4))
+    ]
+    with pytest.warns(UserWarning, match="symbolic"):
+        program = export.export(jax.jit(ended))(*shapes)
+    for height in (7, 8):
+        x, w = integers((2, height, 6, 3)), integers((3, 3, 3, 4))
+        assert_same(program.call(x, w), jax.nn.relu(conv(x, w, implementation="xla") + 1))
 
 
 @pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["images", "rows"])

@@ -8,6 +8,7 @@ import pytest
 import jaxconv
 from cases.fused import CASES, channels_last_fused, cotangent, pullback
 from cases.reference import assert_same, integers, run, run_on_host
+from jaxconv.activations import Clip
 
 RTOL = 2e-5
 
@@ -155,3 +156,35 @@ def test_gradients_of_float16_with_a_small_scale(implementation):
     _, pullback = jax.vjp(lambda x: conv(x, tiny, np.float32(2.0**-14)), x)
     (dx,) = pullback(np.full((1, 400, 4), 2.0**13, "float16"))
     np.testing.assert_array_equal(dx, np.full_like(x, 4 * 2.0**-15))
+
+
+KEPT = {
+    "linear": ("bfloat16", {}, 0),
+    "relu": ("bfloat16", dict(activation="relu"), 1),
+    "ends that bfloat16 has": ("bfloat16", dict(activation="relu6"), 1),
+    "ends that it rounds": ("bfloat16", dict(activation=Clip(0.1, 6)), 1),
+    "float8, linear": ("float8_e4m3fn", {}, 0),
+    "float8, scaled": ("float8_e4m3fn", dict(out_scale=0.5), 1),
+    "float8, relu": ("float8_e4m3fn", dict(activation="relu"), 1),
+}
+
+
+@pytest.mark.parametrize("dtype, ends, kept", KEPT.values(), ids=KEPT)
+def test_of_results_or_sums_at_most_one_is_kept(dtype, ends, kept, implementation):
+    """Operands besides. A straight line keeps the result, in its own dtype."""
+    x, w = integers((2, 6, 6, 8), "bfloat16"), integers((3, 3, 8, 16), "bfloat16")
+    conv = lambda x, w: jaxconv.conv2d(x, w, bias=1.0, out_dtype=dtype, implementation=implementation, **ends)
+    y, pull_back = jax.vjp(conv, x, w)
+    of_result = [a.dtype for a in jax.tree.leaves(pull_back) if getattr(a, "shape", None) == y.shape]
+    assert len(of_result) == kept
+    assert dtype != "bfloat16" or {*of_result} <= {y.dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_derivative_of_clipped_results(dtype, implementation):
+    """Of numbers at both ends, and of some that are rounded to one: the clip is of what is rounded."""
+    z = np.array([-1, -0.0, 1e-30, 0.5, 5.99, 5.9999, 6, 6.5, np.inf]).reshape(1, 1, -1, 1)
+    x, one = jnp.asarray(z, dtype), jnp.ones((1, 1, 1, 1), dtype)
+    conv = lambda x: jaxconv.conv2d(x, one, activation="relu6", implementation=implementation)
+    (actual,) = jax.vjp(conv, x)[1](jnp.ones_like(x))
+    assert_same(actual, ((x > 0) & (x < 6)).astype(dtype))
