@@ -216,11 +216,13 @@ def _conversions(kind: str, problem: ConvProblem, transformed: Transformed) -> t
 
 
 def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device: Device) -> float:
-    """To convert the operands of one to those of the other, and the result back, each in a kernel."""
+    """To convert the operands of one to those of the other, and the result back, each in a kernel. XLA's converts only
+    so many elements a second, however few bytes they have.
+    """
 
     def seconds(role: str) -> float:
-        sizes = problem.dtype(role).itemsize + wider.dtype(role).itemsize
-        return Conversion(_elements(problem, role), sizes).seconds(device)
+        sizes, elements = problem.dtype(role).itemsize + wider.dtype(role).itemsize, _elements(problem, role)
+        return max(Conversion(elements, sizes).seconds(device), elements * device.own_costs["convert_seconds"])
 
     roles = (*OPERANDS[kind], RESULT[kind])
     return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))

@@ -14,7 +14,7 @@ from cases.float8 import FLOAT8, PAIRS, RESULTS, passes
 from jaxconv import ffi
 from jaxconv.explain import lines
 from jaxconv.lowering import float8_on_gpu, seen_by_kernels
-from jaxconv.planner.choose import choose, options
+from jaxconv.planner.choose import choose, options, widening_seconds
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.planner.support import unsupported_reason
@@ -118,6 +118,17 @@ def test_dense_sums_of_float32_may_be_of_float32_operands(without_tuning, cuda_k
     at = lambda precision: float8_on_gpu(kind, dataclasses.replace(problem, precision=precision)).lhs_dtype
     assert at(None) == "float32"
     assert at(jax.lax.DotAlgorithmPreset.BF16_BF16_F32) != "float32"  # which would be rounded to bfloat16
+
+
+def test_conversions_of_bytes_take_as_long_as_those_of_more(without_tuning, cuda_kernels):
+    """XLA converts 0.8 elements in a picosecond. So 64 channels stay float8, though bfloat16 has a faster kernel."""
+    layer = channels_last_convolution((128, 56, 56, 64), (3, 3, 64, 64))
+    (kind, problem) = passes(layer, FLOAT8[0], FLOAT8[0], "bfloat16")["fprop"]
+    wider, ended = without_float8(kind, problem), EpilogueKind.PLAIN
+    as_it_is, of_wider = (choose("cuda", kind, p, epilogue_kind=ended).cost for p in (problem, wider))
+    assert of_wider < as_it_is < of_wider + widening_seconds(kind, problem, wider, TYPICAL_DEVICE)
+    assert widening_seconds(kind, problem, wider, TYPICAL_DEVICE) > 128 * 56 * 56 * 64 / 0.8e12
+    assert float8_on_gpu(kind, problem, epilogue_kind=ended) == problem
 
 
 @pytest.mark.parametrize("out", ["bfloat16", "float16"])
