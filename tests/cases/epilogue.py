@@ -16,6 +16,7 @@ from jaxconv.activations import activation_of
 from jaxconv.epilogue import EPILOGUE_OPERANDS, Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
+from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import EpilogueKind
 
 EVERY = ("scale", "bias", "residual", "residual_scale")
@@ -111,12 +112,21 @@ def plan_of(platform, name, which, asked, dtype):
 
 
 def supported(platform, cases, dtype, start=0, most=40):
-    """Of (name, "fprop" or "dgrad", constraint)s those that have plans: those without sums, and some of the others."""
+    """Of (name, "fprop" or "dgrad", constraint)s those that have plans: those without sums, one with results that no
+    tap reaches, and some of the others."""
     has_plan = [case for case in cases if plan_of(platform, *case, dtype)[1] is not None]
     special = [case for case in has_plan if case[0] in NOTHING_SUMMED]
     others = [case for case in has_plan if case[0] not in NOTHING_SUMMED]
+    unreached = [case for case in others if has_unreached_results(plan_of(platform, *case, dtype)[0])]
     step = max(1, len(others) // most)
-    return special + others[start % step :: step]
+    some = unreached[start % max(1, len(unreached)) :][:1] + others[start % step :: step]
+    return special + list(dict.fromkeys(some))
+
+
+def has_unreached_results(of_pass):
+    """Whether a residue class has positions, and no taps."""
+    classes = offset_tables(of_pass).classes
+    return bool(np.any((classes[:, 1] == 0) & (classes[:, 5:8].prod(axis=1) > 0)))
 
 
 def program(platform, cases, dtype, names, activation=None, one=()):
