@@ -33,6 +33,7 @@ def normalised(lhs: Array, rhs: Array, arguments: dict[str, Any]) -> Arguments:
         if arguments.get(name) is not None:
             arguments[name] = of_dimensions(name, arguments[name], rank, TypeError if finds_missing else ValueError)
     _check_axes(lhs, rhs, arguments["dimension_numbers"])
+    algorithms.check_pair(arguments.get("precision"))
     if not isinstance(arguments["padding"], str):
         arguments["padding"] = pairs(arguments["padding"])
     return _hashable(tuple((name, _as_tuples(value)) for name, value in arguments.items()))

@@ -33,6 +33,15 @@ def names_algorithm(precision: Any) -> bool:
     return isinstance(precision, lax.DotAlgorithm | Preset) and precision is not Preset.DEFAULT
 
 
+def check_pair(precision: Any) -> None:
+    """TypeError, as from lax, which names no argument, for a pair with the name of an algorithm."""
+    of_pair = precision if isinstance(precision, tuple | list) else ()
+    if any(isinstance(name, str) and name != "DEFAULT" and name in Preset.__members__ for name in of_pair):
+        raise TypeError(
+            f"precision must be one algorithm, or a pair of lax.Precision or their names, got {precision!r}"
+        )
+
+
 def precision_of_lax(precision: Any) -> Any:
     """At which lax is no less exact. precision: lax's argument, which may be a name, or None for the context's."""
     context = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]

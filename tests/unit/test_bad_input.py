@@ -82,6 +82,7 @@ GENERAL = {
     "integral_result": (dict(preferred_element_type="int32"), r"preferred_element_type"),
     "unknown_result": (dict(preferred_element_type="float33"), r"float33"),
     "unknown_precision": (dict(precision="exact"), r"[Pp]recision"),
+    "two_algorithms": (dict(precision=("F32_F32_F32",) * 2), r"^precision must be one algorithm.*F32_F32_F32"),
     "three_precisions": (dict(precision=("highest",) * 3), r"[Pp]recision"),
 }  # fmt: skip
 
