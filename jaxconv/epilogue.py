@@ -215,7 +215,7 @@ def read(
 def _check_operands(problem: ConvProblem) -> None:
     dtype = problem.rhs_dtype
     if dtype != INT8 and not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"an epilogue is for lhs and rhs of a floating dtype or int8, got {dtype.name}")
+        raise TypeError(f"an epilogue is for operands of a floating dtype or int8, got {dtype.name}")
 
 
 def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
@@ -232,6 +232,7 @@ def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
             f"{jnp.dtype(out_dtype).name}"
         )
     if dtype not in RESULTS:
+        name = "out_dtype (by default lax's result)" if preferred is None and out_dtype is None else name
         raise TypeError(f"{name} of a convolution with an epilogue must be one of {RESULT_NAMES}, got {dtype.name}")
     return dtype
 

@@ -219,6 +219,9 @@ REFUSED = {
     ),
     "complex_operands": (dict(x_dtype="complex64", bias=1.0), TypeError, r"floating dtype or int8, got complex64"),
     "other_integers": (dict(x_dtype="int32", bias=1.0), TypeError, r"floating dtype or int8, got int32"),
+    "other_float8": (
+        dict(x_dtype="float8_e4m3b11fnuz", bias=1.0), TypeError, r"out_dtype \(by default.*got float8_e4m3b11fnuz"
+    ),
     "sums_of_int8": (
         dict(x_dtype="int8", bias=1.0, preferred_element_type="int32"), TypeError, r"preferred_element_type.*got int32"
     ),
