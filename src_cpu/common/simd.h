@@ -267,10 +267,9 @@ Vector<T, lanes> LoadVector(const S* from) {
     return BitCast<To>(*reinterpret_cast<const S(*)[lanes]>(from)) ^ kZero<Biased8>.bits;
   } else if constexpr (kIsHalf<S>) {
     using F = Vector<float, lanes>;
-    const auto bits = __builtin_convertvector(
-        BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from)), Vector<uint32_t, lanes>);
-    if constexpr (std::is_same_v<S, BF16>) return __builtin_convertvector(FromBF16<F>(bits), To);
-    else return __builtin_convertvector(FromF16<F>(bits), To);
+    const auto bits = BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from));
+    if constexpr (std::is_same_v<S, F16>) return __builtin_convertvector(FromHalves<lanes>(bits), To);
+    else return __builtin_convertvector(FromBF16<F>(__builtin_convertvector(bits, Vector<uint32_t, lanes>)), To);
   } else if constexpr (kIsFloat8<S>) {
     return __builtin_convertvector(LoadFloat8<lanes>(from), To);
   } else if constexpr (std::is_same_v<S, int8_t> && sizeof(T) == sizeof(int32_t)) {
