@@ -88,7 +88,7 @@ def text(folder: str) -> str:
 
 def section(census: Census, every: Sequence[Case], folder: str) -> str:
     """Markdown. every: layers, among them those of the rows."""
-    rows, name = census.rows, arithmetic_of(census.rows[0])
+    rows = census.rows
     percentiles = [
         f"{title.capitalize()}, percentiles:\n\n{report.percentiles(by_pass, PIPE)}"
         for title, by_pass in report.distributions(rows).items()
@@ -96,7 +96,7 @@ def section(census: Census, every: Sequence[Case], folder: str) -> str:
     parts = (
         f"## {census.title}",
         f"{len(rows)} rows, {runs(rows)}.",
-        f"![The census in {name} on an {census.gpu}]({folder}/{census.chart})",
+        f"![The census: {census.title}]({folder}/{census.chart})",
         default.table(rows, every, MODELS[census.gpu], PIPE) if census.gpu in MODELS else "",
         *percentiles,
         f"The {WORST} worst pairs of a template and a pass:\n\n{report.clusters(rows, WORST, PIPE)}",
