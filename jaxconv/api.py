@@ -138,14 +138,15 @@ def fused_conv_general_dilated(
 
         out_scale * activation(scale * conv(lhs, rhs) + bias + residual_scale * residual)
 
-    in float32 from the complete sums, in float64 if those are float64, and rounds once. It has the
-    derivatives of `conv2d`: no forward mode at the top level. For relu and leaky_relu they need the result alone. For
-    other activations, and for a quantised result, they need the activation's input: in a call that is differentiated
-    the kernel computes that, and XLA applies the activation. It is rounded to out_dtype, unless that is quantised.
+    in float32 from the complete sums, in float64 if those are float64, and rounds once. With none of these arguments
+    the convolution is as it is without an epilogue. It has the derivatives of `conv2d`: no forward mode at the top
+    level. For relu and leaky_relu they need the result alone. For other activations, and for a quantised result, they
+    need the activation's input: in a call that is differentiated the kernel computes that, and XLA applies the
+    activation. It is rounded to out_dtype, unless that is quantised.
 
     Args:
-      lhs, rhs: as in `conv_general_dilated`; not complex, nor integers but int8. One may be float8_e4m3fn and the other
-        float8_e5m2: such have an out_dtype.
+      lhs, rhs: as in `conv_general_dilated`; with an epilogue not complex, nor integers but int8. One may be
+        float8_e4m3fn and the other float8_e5m2: such have an out_dtype.
       window_strides, ... out_sharding: as in `conv_general_dilated`.
       scale, bias: float32, one number for each output channel of all groups, or one for all. With float64 sums also
         float64. These are of float64 operands, and of float32 ones with an out_dtype of float64.
@@ -173,8 +174,8 @@ def fused_conv_general_dilated(
       NotImplementedError: as `conv_general_dilated`.
     """
     arguments = locals()
-    given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
-    return _convolve_fused(given=given, **arguments)
+    check_arrays(lhs=lhs, rhs=rhs)
+    return _fused_or_plain(("lhs", "rhs"), **arguments)
 
 
 def conv_transpose(
@@ -370,11 +371,7 @@ def _conv_of(x: Array, w: Array, *, in_blocks: bool = False, **arguments: Any) -
         _, (_, _, *window), _ = lax.conv_dimension_numbers(x.shape, w.shape, arguments["dimension_numbers"])
         kernel = [w.shape[axis] for axis in window]
         x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, kernel, **arguments)
-    given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
-    if any(value is not None for value in given.values()) or is_of_two_float8(x.dtype, w.dtype):
-        return _convolve_fused(x, w, given, periodic=periodic, in_blocks=in_blocks, **arguments)
-    y = _convolve(lax.conv_general_dilated, _bind_front, x, w, periodic=periodic, **arguments)
-    return blocks.to_blocks(y) if in_blocks else y
+    return _fused_or_plain(("x", "w"), x, w, periodic=periodic, in_blocks=in_blocks, **arguments)
 
 
 def _padded_with_other_ends(
@@ -409,6 +406,19 @@ def _wrapped(x: Array, padding: Pairs, dims: Sequence[int]) -> tuple[Array, Pair
 # From arguments to what answers them.
 
 
+def _fused_or_plain(
+    names: tuple[str, str], lhs: Array, rhs: Array, *, in_blocks: bool = False, **arguments: Any
+) -> Array:
+    """The convolution with an epilogue, if there is an argument of one, else without. names: those of lhs and rhs."""
+    given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
+    is_fused = any(value is not None for value in given.values())
+    epilogue.check_operands(names, lhs, rhs, is_fused)
+    if is_fused or is_of_two_float8(lhs.dtype, rhs.dtype):
+        return _convolve_fused(lhs, rhs, given, in_blocks=in_blocks, **arguments)
+    y = _convolve(lax.conv_general_dilated, _bind_front, lhs, rhs, **arguments)
+    return blocks.to_blocks(y) if in_blocks else y
+
+
 def _convolve(
     lax_function: Callable[..., Array],
     bind: Callable[..., Any],
@@ -441,10 +451,21 @@ def _answer(
     if implementation == "xla":
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
     if (reason := unsupported_reason(problem)) is not None:
-        fallback.warn_or_raise(reason, implementation, problem)
+        hint = _hint_of_out_dtype(problem) if bind is _bind_front else ""
+        fallback.warn_or_raise(f"{reason}{hint}", implementation, problem)
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
     lhs, rhs = primitives.promote(as_array(lhs), as_array(rhs))
     return bind(lhs, rhs, replace(problem, periodic=periodic), implementation, sharding)
+
+
+def _hint_of_out_dtype(problem: ConvProblem) -> str:
+    """What a reason ends with, if kernels have such a result of int8 by an epilogue. Of others the sums would be
+    narrower."""
+    if problem.lhs_dtype != epilogue.INT8 or problem.out_dtype not in epilogue.RESULTS:
+        return ""
+    if unsupported_reason(epilogue.Epilogue(out_dtype=problem.out_dtype).of_sums(problem)) is not None:
+        return ""
+    return f' (kernels have it by out_dtype="{problem.out_dtype.name}")'
 
 
 def _answer_of_lax(
@@ -474,7 +495,6 @@ def _convolve_fused(
 ) -> Array:
     """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
     check_implementation(implementation, "xla")
-    check_arrays(lhs=lhs, rhs=rhs)
     epilogue.check_given(given)
     activation, out_dtype = given.pop("activation"), given.pop("out_dtype")
     checked = normalised(lhs, rhs, arguments)

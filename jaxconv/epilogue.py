@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxconv import blocks
 from jaxconv.activations import Activation, Clip, activation_of
@@ -154,6 +155,27 @@ def of_channels(problem: ConvProblem, numbers: Array) -> Array:
 # From arguments.
 
 
+def check_operands(names: tuple[str, str], lhs: Array, rhs: Array, is_fused: bool) -> None:
+    """Raises TypeError for dtypes of a convolution's operands that are not for each other, as lax does, or not for an
+    epilogue.
+
+    names: of the operands. is_fused: whether there is an epilogue.
+    """
+    if lhs.dtype == rhs.dtype and (not is_fused or _may_end(rhs.dtype)):
+        return
+    both, (a, b) = " and ".join(names), (jax.typeof(array).dtype for array in (lhs, rhs))
+    if a != b and not is_of_two_float8(a, b):
+        float8 = " and ".join(sorted(dtype.name for dtype in FLOAT8))
+        raise TypeError(f"{both} must be of one dtype, or of {float8} with an out_dtype, got {a.name} and {b.name}")
+    if is_fused and not _may_end(b):
+        raise TypeError(f"{both} of a convolution with an epilogue must be of a floating dtype or int8, got {b.name}")
+
+
+def _may_end(dtype: np.dtype) -> bool:
+    """Whether a convolution of such operands may have an epilogue."""
+    return dtype == INT8 or jnp.issubdtype(dtype, jnp.floating)
+
+
 def check_given(given: dict[str, Any]) -> None:
     """Before `read`, where numbers may be traced, which an error cannot show, and a list could not be hashed.
 
@@ -192,7 +214,6 @@ def read(
     channels in blocks, and so has the result, if an epilogue can have it so. operands: by `EPILOGUE_OPERANDS`; those
     that are not given are None.
     """
-    _check_operands(problem)
     given = {name: operands[name] for name in EPILOGUE_OPERANDS if operands[name] is not None}
     result = _result(problem, preferred, out_dtype)
     epilogue = Epilogue(tuple(given), activation_of(activation), result, in_blocks and result == INT8)
@@ -212,21 +233,16 @@ def read(
     return epilogue, arrays
 
 
-def _check_operands(problem: ConvProblem) -> None:
-    dtype = problem.rhs_dtype
-    if dtype != INT8 and not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"an epilogue is for operands of a floating dtype or int8, got {dtype.name}")
-
-
 def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
     """The result's dtype. Without any argument it is lax's, but sums of int8 become float32."""
     if preferred is None and out_dtype is None and is_of_two_float8(problem.lhs_dtype, problem.rhs_dtype):
         both = f"{problem.lhs_dtype.name} and {problem.rhs_dtype.name}"
         raise TypeError(f"out_dtype must be one of {RESULT_NAMES} for operands of {both}, got None")
     default = FLOAT32 if problem.rhs_dtype == INT8 else problem.out_dtype
-    name, dtype = ("out_dtype", out_dtype) if preferred is None else ("preferred_element_type", preferred)
-    dtype = default if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
-    if None not in (preferred, out_dtype) and dtype != jax.dtypes.canonicalize_dtype(out_dtype):
+    asked = None if out_dtype is None else _canonical(out_dtype)
+    name, dtype = ("out_dtype", asked) if preferred is None else ("preferred_element_type", problem.out_dtype)
+    dtype = default if dtype is None else dtype
+    if None not in (preferred, asked) and dtype != asked:
         raise ValueError(
             f"preferred_element_type and out_dtype are both the result's dtype, got {jnp.dtype(preferred).name} and "
             f"{jnp.dtype(out_dtype).name}"
@@ -235,6 +251,15 @@ def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
         name = "out_dtype (by default lax's result)" if preferred is None and out_dtype is None else name
         raise TypeError(f"{name} of a convolution with an epilogue must be one of {RESULT_NAMES}, got {dtype.name}")
     return dtype
+
+
+def _canonical(out_dtype: Any) -> np.dtype:
+    """The dtype as JAX has it: without x64, float64 is float32, with the warning of a `preferred_element_type`."""
+    canonical = jax.dtypes.canonicalize_dtype(out_dtype)
+    if canonical == jnp.dtype(out_dtype) or canonical not in RESULTS:
+        return canonical
+    of_lax = partial(lax.conv_general_dilated, window_strides=(), padding=(), preferred_element_type=out_dtype)
+    return jax.eval_shape(of_lax, *[jax.ShapeDtypeStruct((1, 1), FLOAT32)] * 2).dtype
 
 
 def _numbers(name: str, value: Any, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]) -> Array:

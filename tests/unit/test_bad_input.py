@@ -101,7 +101,7 @@ CONV2D = {
     "string_padding_of_holes": (dict(lhs_dilation=2), r"[Pp]adding"),
     "unknown_padding": (dict(padding="FULL"), r"padding.*SAME.*FULL"),
     "one_padding": (dict(padding=((1, 1),)), r"pad"),
-    "mixed_dtypes": (dict(dtypes=("float32", "float16")), r"dtypes.*float32.*float16"),
+    "mixed_dtypes": (dict(dtypes=("float32", "float16")), r"^x and w must be of one dtype, .*float32 and float16$"),
     "narrower_result": (dict(preferred_element_type="float16"), r"preferred_element_type"),
     "unknown_precision": (dict(precision="exact"), r"[Pp]recision"),
 }

@@ -1,6 +1,7 @@
 """The epilogue as a value: its arguments and what is refused, its arithmetic, and activations in kernels' form."""
 
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxconv
-from cases.reference import exception_of, integers
+from cases.reference import channels_last, exception_of, integers
 from jaxconv import activations
 from jaxconv.activations import Clip, LeakyRelu
 from jaxconv.epilogue import Epilogue
@@ -161,9 +162,54 @@ def inner(equation):
                 yield from inner(e)
 
 
-def test_without_an_epilogue_nothing_changes():
-    assert not fused_equations(lambda: conv())
-    assert fused_equations(lambda: conv(activation="relu"))
+def general(x_dtype="float32", bound=2, **arguments):
+    """The same by `fused_conv_general_dilated`."""
+    x, w = integers(X, x_dtype, bound=bound), integers(W, x_dtype, bound=bound)
+    layout = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2))
+    return jaxconv.fused_conv_general_dilated(x, w, **layout, **dict(implementation="cpu") | arguments)
+
+
+@pytest.mark.parametrize("function", [conv, general])
+def test_without_an_epilogue_nothing_changes(function):
+    assert not fused_equations(lambda: function())
+    assert fused_equations(lambda: function(activation="relu"))
+
+
+@pytest.mark.parametrize("dtype, preferred, result", [
+    ("bfloat16", "float32", "float32"), ("complex64", None, "complex64"), ("float8_e4m3fn", None, "float8_e4m3fn"),
+    ("int8", None, "int8"), ("int8", "int32", "int32"),
+])  # fmt: skip
+def test_any_layout_without_an_epilogue(dtype, preferred, result):
+    """Results are those of `conv2d`."""
+    y = general(dtype, preferred_element_type=preferred)
+    assert y.dtype == result
+    np.testing.assert_array_equal(y, conv(dtype, preferred_element_type=preferred))
+
+
+def test_without_an_epilogue_float8_does_not_saturate():
+    beyond = np.abs(np.asarray(general(bound=16))) > 464
+    assert np.any(beyond)
+    np.testing.assert_array_equal(np.isnan(general("float8_e4m3fn", 16).astype("float32")), beyond)
+
+
+@pytest.mark.usefixtures("warned_anew")
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_without_an_epilogue_lax_takes_what_it_took(dtype):
+    with pytest.warns(jaxconv.FallbackWarning, match=f"dtype {dtype} with result {dtype}"):
+        assert jax.eval_shape(lambda: general(dtype, implementation=None)).dtype == dtype
+
+
+def test_float64_without_x64():
+    """The result and the warning are those of `preferred_element_type`."""
+    x = integers((1, 1, 3))
+    with pytest.warns(UserWarning) as of_lax:
+        jax.eval_shape(lambda: jax.lax.conv_general_dilated(x, x, (1,), "SAME", preferred_element_type="float64"))
+    with pytest.warns(UserWarning) as ours:
+        assert jax.eval_shape(lambda: conv(out_dtype="float64")).dtype == "float32"
+    assert [str(w.message) for w in ours] == [str(w.message) for w in of_lax]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert jax.eval_shape(lambda: conv(out_dtype=float)).dtype == "float32"  # Python's float is JAX's default
 
 
 @pytest.mark.parametrize("arguments", [
@@ -217,8 +263,10 @@ REFUSED = {
         dict(out_dtype="bfloat16", preferred_element_type="float32"), ValueError,
         r"preferred_element_type and out_dtype.*float32 and bfloat16",
     ),
-    "complex_operands": (dict(x_dtype="complex64", bias=1.0), TypeError, r"floating dtype or int8, got complex64"),
-    "other_integers": (dict(x_dtype="int32", bias=1.0), TypeError, r"floating dtype or int8, got int32"),
+    "complex_operands": (
+        dict(x_dtype="complex64", bias=1.0), TypeError, r"^x and w .* floating dtype or int8, got complex64"
+    ),
+    "other_integers": (dict(x_dtype="int32", bias=1.0), TypeError, r"^x and w .* floating dtype or int8, got int32"),
     "other_float8": (
         dict(x_dtype="float8_e4m3b11fnuz", bias=1.0), TypeError, r"out_dtype \(by default.*got float8_e4m3b11fnuz"
     ),
@@ -235,6 +283,11 @@ def test_refused(arguments, error, message):
     """While tracing."""
     with pytest.raises(error, match=message):
         jax.eval_shape(lambda: conv(**arguments))
+
+
+def test_refused_operands_of_any_layout():
+    with pytest.raises(TypeError, match=r"^lhs and rhs .* floating dtype or int8, got uint8"):
+        jax.eval_shape(lambda: general("uint8", bias=1.0))
 
 
 def test_a_python_integer_beyond_32_bits():

@@ -1,6 +1,7 @@
 """float8 on a GPU: what kernels take as it is, which types other numbers are converted to, and that nothing else is."""
 
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -78,6 +79,20 @@ def test_lowered(lhs, rhs, out, without_tuning, cuda_kernels):
         ("conv", *operands_of(out, rhs, "float32")),
     ]
     assert calls(text) == expected
+
+
+@pytest.mark.parametrize("more", [dict(scale=0.5), dict(activation="relu"), dict(activation="silu")], ids=str)
+def test_a_cotangent_behind_an_epilogue_is_multiplied_in_float32(more, without_tuning, cuda_kernels):
+    """Also one of float8. Only a bias leaves it as it is."""
+    arrays = [jnp.zeros(shape, FLOAT8[0]) for shape in (DENSE.lhs, DENSE.rhs, (32, 28, 28, 128))]
+
+    def multiplied(**more):
+        conv = functools.partial(jaxconv.conv2d, implementation="cuda", **more)
+        backward = jax.jit(lambda x, w, g: jax.vjp(conv, x, w)[1](g))
+        return set(calls(backward.trace(*arrays).lower(lowering_platforms=("cuda",)).as_text())[-2:])
+
+    assert multiplied(**more) == {("wgrad", "f32", "f32"), ("conv", "f32", "f32")}
+    assert multiplied(bias=1.0) == {("wgrad", "bf16", "bf16"), ("conv", "f8E4M3FN", "f8E4M3FN")}
 
 
 def test_a_precision_above_the_default_is_for_wider_types(without_tuning, cuda_kernels):

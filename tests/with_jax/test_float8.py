@@ -275,6 +275,19 @@ def test_refused_as_lax_refuses(preferred, lhs, rhs):
     assert type(theirs) is type(ours) is TypeError and str(theirs) == str(ours)
 
 
+@pytest.mark.parametrize(
+    "lhs, rhs", [(E4M3, "bfloat16"), ("int8", E5M2), (E4M3, "float8_e4m3b11fnuz"), ("float32", "float16")]
+)
+@pytest.mark.parametrize("more", [{}, dict(out_dtype="float32"), dict(preferred_element_type="float32")], ids=str)
+def test_other_pairs_are_refused_by_the_names_of_the_arguments(more, lhs, rhs):
+    x, w = np.ones((1, 3, 2), lhs), np.ones((2, 2, 2), rhs)
+    general = functools.partial(jaxconv.fused_conv_general_dilated, window_strides=(1,), padding="SAME")
+    allowed = f"must be of one dtype, or of {E4M3} and {E5M2} with an out_dtype, got {lhs} and {rhs}"
+    for conv, names in ((jaxconv.conv1d, "x and w"), (general, "lhs and rhs")):
+        error = exception_of(functools.partial(conv, **more), x, w)
+        assert type(error) is TypeError and str(error) == f"{names} {allowed}"
+
+
 def test_results_of_float64_are_laxs(x64):
     x = np.ones((1, 3, 3, 2), E4M3)
     fallback._warned.clear()

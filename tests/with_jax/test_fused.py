@@ -1,5 +1,6 @@
 """Convolutions with an epilogue, against lax's convolution followed by the same expression."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -50,6 +51,15 @@ def test_smooth_activations(activation, implementation):
     arrays = case.arrays()
     g = cotangent(case, arrays)
     check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays, RTOL)
+
+
+@pytest.mark.parametrize("name", ["grouped", "batch_groups", "channels_first"])
+def test_without_an_epilogue(name, implementation):
+    """The plain convolution, and its gradients."""
+    case = dataclasses.replace(CASES[name], operands=(), activation="none")
+    arrays = case.arrays()
+    g = cotangent(case, arrays)
+    check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -142,6 +142,33 @@ def test_refused_as_lax_refuses(preferred):
     assert type(ours) is type(theirs) and "preferred_element_type" in str(ours)
 
 
+@pytest.mark.usefixtures("warned_anew")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_is_left_to_lax_is_native_by_out_dtype(dtype, implementation):
+    """As the warning and the error say."""
+    case = CASES["dense"]
+    (x, w, _), expected = exact(case)
+    conv, reason = jaxconv.conv2d, f'dtype int8 with result {dtype} (kernels have it by out_dtype="{dtype}")'
+    with pytest.warns(jaxconv.FallbackWarning) as caught:
+        jax.eval_shape(functools.partial(conv, preferred_element_type=dtype), x, w)
+    assert f"answers: {reason}. " in str(caught.pop().message)
+    error = exception_of(functools.partial(conv, preferred_element_type=dtype, implementation=implementation), x, w)
+    assert type(error) is NotImplementedError and f"{reason}. " in str(error)
+    y = run(functools.partial(conv, out_dtype=dtype, implementation=implementation), x, w)
+    assert_same(y, expected["fprop"].astype("float32").astype(dtype))
+
+
+@pytest.mark.parametrize(
+    "function, dtype", [("conv_general_dilated", "float32"), ("fused_conv_general_dilated", "int16")]
+)
+def test_where_out_dtype_is_no_way(function, dtype):
+    """There is no such argument, or no such result."""
+    x, w = np.ones((1, 2, 3, 3), "int8"), np.ones((2, 2, 1, 1), "int8")
+    arguments = dict(window_strides=(1, 1), padding="SAME", preferred_element_type=dtype, implementation="cpu")
+    error = exception_of(functools.partial(getattr(jaxconv, function), **arguments), x, w)
+    assert type(error) is NotImplementedError and f"dtype int8 with result {dtype}. " in str(error)
+
+
 # What surrounds them.
 
 
