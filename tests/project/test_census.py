@@ -23,6 +23,7 @@ DRAWN = draw(600, seed=0)
 # On GPUs that costs are fitted to: on others the default is lax for all dense layers.
 MEASURED = [path for path in sorted(page.MEASURED.glob("*.json"))
             if (gpu := MODELS.get(Results.load(path).machine["device"])) and gpu.is_fitted]  # fmt: skip
+PLAN = "wgmma 128x64x64 of packed columns (2), split 1 (3.0 us)"
 LARGE = Case("", "", (128, 28, 28, 256), (3, 3, 256, 256), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
 SMALL = Case("", "", (1, 16, 16, 960), (3, 3, 1, 960), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 960)
 
@@ -42,7 +43,7 @@ def gpu(an_h200, monkeypatch):
 
     def measure(case, which, *others):
         calls.append((case.name, which))
-        return [row(case, which, *others)]
+        return [row(case, which, *others, plan=PLAN)]
 
     monkeypatch.setattr(command, "measure", measure)
     monkeypatch.setattr(command, "warm_up", lambda implementations: None)
@@ -181,8 +182,8 @@ def test_rows_of_other_plans_are_renewed(gpu, tmp_path, monkeypatch):
     """If that is asked for. Estimates are no part of a plan, and what killed a process is not tried again."""
     path = tmp_path / "census.json"
     census = ["census", "--out", str(path), "--rows", "3"]
-    today = {DRAWN[0].case.name: "wgmma (9.9 us)", DRAWN[1].case.name: "mma (1.0 us)"}
-    monkeypatch.setattr(command, "planned", lambda case, *others: today.get(case.name, "wgmma"))
+    today = {DRAWN[0].case.name: PLAN.replace("3.0", "9.9"), DRAWN[1].case.name: PLAN.replace("split 1", "split 2")}
+    monkeypatch.setattr(command, "planned", lambda case, *others: today.get(case.name, PLAN))
     for options in ([], ["--renew"]):
         assert main([*census, *options]) == 0
     assert gpu == [(case.name, which) for case, which in (*DRAWN[:3], DRAWN[1])]
@@ -247,6 +248,7 @@ def test_report_says_what_the_rows_say(tmp_path, capsys, monkeypatch):
     speeds = [0.5, 0.8, 0.9, 1.0, 2.0]
     rows = [row(case(f"r{speed}", "good"), "fprop", speedup=speed, over_floor=1 / speed) for speed in speeds]
     rows += [row(case("w1", "bad"), "wgrad", speedup=0.25), row(case("w2", "bad"), "wgrad", speedup=0.36),
+             row(case("w4", "bad"), "wgrad", speedup=0.3), row(case("d1", "too few"), "dgrad", speedup=0.1),
              row(case("w3", "bad"), "wgrad", us=None, speedup=None, over_floor=None, error="no kernel")]  # fmt: skip
     monkeypatch.setattr(
         command, "draw", lambda *_: [Drawn(case(row["case"], row["suite"]), row["pass"]) for row in rows]
@@ -257,11 +259,12 @@ def test_report_says_what_the_rows_say(tmp_path, capsys, monkeypatch):
     said = lines(capsys.readouterr().out)
     speed = next(line for line in said if line[0] == "fprop")
     assert speed[1:4] == ["5", "0.936", "0.5"] and speed[8] == "0.9"  # the least, the median
-    assert ["fprop", "60.0%", "40.0%"] in said and ["all", "42.9%", "28.6%"] in said
-    assert said.index(["bad", "wgrad", "2", "0.3", "0.25", "w1", "wgmma"]) + 1 == said.index(
+    assert ["fprop", "60.0%", "40.0%"] in said and ["all", "33.3%", "22.2%"] in said
+    assert said.index(["bad", "wgrad", "3", "0.3", "0.25", "w1", "wgmma"]) + 1 == said.index(
         ["good", "fprop", "5", "0.936", "0.5", "r0.5", "wgmma"])  # fmt: skip
+    assert not any(line[:2] == ["too", "few"] and line[2] == "dgrad" for line in said)
     assert ["w3 wgrad: no kernel"] in said
-    assert ["all", "7", "0", "0.0%", "0", "5", "42.9%", "28.6%", "42.9%", "28.6%"] in said
+    assert ["all", "9", "0", "0.0%", "0", "7", "33.3%", "22.2%", "33.3%", "22.2%"] in said
     assert report.ratios(rows, "over_floor")["fprop"] == [1 / speed for speed in speeds]
     drawn = path.with_suffix(".svg").read_text()
     assert all(text in drawn for text in (*report.RATIOS.values(), "fprop", "wgrad", MACHINE["device"]))

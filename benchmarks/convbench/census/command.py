@@ -107,7 +107,7 @@ def _has_another_plan(row: dict, case: Case) -> bool:
     if row["plan"] is None:
         return False
     today = planned(case, row["pass"], row["dtype"], row["precision"], row["implementation"])
-    return row["plan"].partition(" (")[0] != today.partition(" (")[0]
+    return row["plan"].rsplit(" (", 1)[0] != today.rsplit(" (", 1)[0]
 
 
 def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:

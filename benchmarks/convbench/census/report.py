@@ -13,6 +13,7 @@ from convbench.rows import grouped
 PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 99)
 REACHED = (0.85, 0.95)  # of lax's speed
 MOST_CLUSTERS = 20
+OF_A_CLUSTER = 3  # rows at least: fewer say nothing of a kind of layers
 ALL = "all"
 # Fields of a row, and what they are called.
 RATIOS = {"speedup": "times as fast as lax", "over_floor": "times the floor"}
@@ -58,10 +59,12 @@ def _shares(rows: Sequence[dict]) -> str:
 
 
 def clusters(rows: Sequence[dict], most: int, tablefmt: str = "simple") -> str:
-    """A table of the worst clusters. A cluster is a template and a pass."""
+    """A table of the worst clusters. A cluster is a template and a pass, of several rows."""
     compared = [row for row in rows if row["speedup"]]
     lines = []
     for (template, which), cluster in grouped(compared, "suite", "pass").items():
+        if len(cluster) < OF_A_CLUSTER:
+            continue
         worst = min(cluster, key=lambda row: row["speedup"])
         lines.append((template, which, len(cluster), geomean_speedup(cluster), worst["speedup"], worst["case"],
                       worst["plan"]))  # fmt: skip
