@@ -104,7 +104,7 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
   const int64_t behind = CeilDiv(seeing * row, int64_t{tile.rows} * tile.row_blocks);
   params->rows_first_cluster = static_cast<int32_t>(std::max<int64_t>(0, RowClusters(p, tile) - behind));
   params->class_taps += static_cast<int32_t>(s.taps_before + s.taps_after);
-  params->leaves_out_taps = true;
+  params->leaves_out = true;
 }
 
 // Of a number that kernels divide by, if they do.
@@ -116,6 +116,18 @@ void SetHalo(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
   params->halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
   params->halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
   for (int d = 1; d < kSpatial; ++d) params->step_reciprocals[d - 1] = Reciprocal(static_cast<int32_t>(p.step[d]));
+}
+
+// Fills in what wgrad's kernels read to leave out steps.
+void SetSeenSteps(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
+  const int dim = kSpatial + 2 - static_cast<int>(s.rank);
+  params->row_positions = 1;
+  for (int d = dim + 1; d < kSpatial; ++d) params->row_positions *= params->counts[d];
+  params->image_positions = params->row_positions * params->counts[dim];
+  params->image_reciprocal = Reciprocal(params->image_positions);
+  params->outer_size = static_cast<int32_t>(p.src_size[dim]);
+  params->outer_step = params->step[dim];
+  params->outer_step_reciprocal = Reciprocal(params->outer_step);
 }
 
 // Of what kernels divide by, once it is filled in.
@@ -185,10 +197,10 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   // With an epilogue they are tiles as others, with one step of zeros.
   params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, s));
   const int scheduled_classes = params.live_classes - params.empty_classes;
-  params.leaves_out_taps = LeavesOutTaps(p, s, tile);
+  params.leaves_out = call.pass == Pass::kWgrad ? LeavesOutSteps(p, s) : LeavesOutTaps(p, s, tile);
   if (s.has_rows()) SetRows(p, s, &params);
   if (p.groups > 1) SetGroups(p, &params);
-  params.is_plain = params.live_classes == 1 && !params.leaves_out_taps;
+  params.is_plain = params.live_classes == 1 && !params.leaves_out;
   params.rank = static_cast<int16_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
@@ -203,6 +215,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   params.epilogue = call.epilogue;
   if (call.pass == Pass::kWgrad) SetWgradTiles(p, s, &params);
+  if (call.pass == Pass::kWgrad && params.leaves_out) SetSeenSteps(p, s, &params);
   SetReciprocals(&params);
   return params;
 }

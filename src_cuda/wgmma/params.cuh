@@ -41,10 +41,10 @@ struct WgmmaParams {
   int32_t live_classes;  // those that have positions, the first ones of the table
   int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   int32_t out_channels;
-  bool is_plain;         // one residue class has positions, and tiles have all of its taps
-  bool leaves_out_taps;  // those that see nothing of the image, or of a neighbour, from any position of a tile
-  bool has_rows;         // of neighbours
-  bool has_out_maps;     // and residual_maps, if there is a residual
+  bool is_plain;      // one residue class has positions, and tiles have all of its taps
+  bool leaves_out;    // taps that see nothing of the image, or of a neighbour, from a tile; of wgrad, see SeenSteps
+  bool has_rows;      // of neighbours
+  bool has_out_maps;  // and residual_maps, if there is a residual
 
   // Of what is no matrix.
   const Tap* taps;
@@ -97,8 +97,13 @@ struct WgmmaParams {
   uint32_t group_col_reciprocal;
   int32_t group_channels;         // of the source, from a group to the next
   int32_t filter_group_channels;  // the same of a filter whose groups are side by side along K; 0: along columns
-  const void *src, *rhs;          // what the maps read, for sums of tf32 that are not finite
-  Epilogue epilogue;              // of a conv
+  // Of wgrad that leaves out steps: positions of an image, and of one of its rows, and what rows are of: pixels along
+  // the outermost dimension, and how far positions are apart there.
+  int32_t image_positions, row_positions;
+  uint32_t image_reciprocal, outer_step_reciprocal;
+  int32_t outer_size, outer_step;
+  const void *src, *rhs;  // what the maps read, for sums of tf32 that are not finite
+  Epilogue epilogue;      // of a conv
 };
 static_assert(alignof(WgmmaParams) % kConstantLine == 0, "TMA's maps align the parameters to such lines");
 static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaParams, class_units) == 2 * kConstantLine &&

@@ -345,6 +345,28 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     return fitted_.wgrad_wait / ((tile.stages - 1) * std::min<double>(ctas, tile.ctas_per_sm));
   }
 
+  // Of wgrad: of the steps of a slice, the share that tiles take on average, and at most: see SeenSteps. A slice of
+  // less than an image may be all seen.
+  struct StepShares {
+    double mean = 1, most = 1;
+  };
+  StepShares SharesOf(const WgmmaSettings& s) const {
+    const ConvProblem& p = product_.conv;
+    if (!LeavesOutSteps(p, s) || s.split > p.batch) return {};
+    const int dim = kSpatial + 2 - static_cast<int>(s.rank);
+    const int64_t all = ClassRows(p, kTiles[s.tile]) / p.batch, count = ClassCounts(p, kTiles[s.tile])[dim];
+    StepShares shares{0, 0};
+    for (const Tap& tap : product_.taps) {
+      const int64_t first = CeilDiv(std::max(0, -tap.shift[dim]), p.step[dim]);
+      const int64_t below = CeilDiv(std::max<int64_t>(0, p.src_size[dim] - tap.shift[dim]), p.step[dim]);
+      const int64_t seen = std::max<int64_t>(0, std::min(below, count) - first) * (all / count);
+      const int64_t taken = std::min(all, seen == 0 ? 0 : seen + WgradPositions(TraitsOf(p.src_type).bytes) - 1);
+      const double share = static_cast<double>(taken) / static_cast<double>(all);
+      shares.mean += share / static_cast<double>(product_.taps.size()), shares.most = std::max(shares.most, share);
+    }
+    return shares;
+  }
+
   // Tiles that a cluster computes one after another.
   double SecondsOfWgrad(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
@@ -358,7 +380,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     const double turns = CeilDiv(WorkTilesOf(s), ClustersHeld(CtasOfCluster(s), 1));
     const double copied = tile.halo ? 0 : std::max(WgradCopySeconds(tile), WgradWaitSeconds(tile, turns));
     const double step = std::max(fitted_.steps[s.tile], copied);
-    const double busy = turns * steps * step + waves * end;
+    const auto [mean, most] = SharesOf(s);  // the last turn has a tile of the most steps
+    const double busy = ((turns - 1) * mean + most) * steps * step + waves * end;
     const double copies = fitted_.wgrad_activations * static_cast<double>(GroupsOfLaunch(s));
     return fitted_.wgrad_begin + Overlapped(busy, copies);
   }

@@ -110,7 +110,7 @@ class WgmmaTileOrder {
     if (!kTile.halo && params_.live_classes > 1) tile->residue = order_[rank];
     FindTaps(params_, tile);
     int32_t first = 0, end = tile->steps.taps;
-    if (params_.leaves_out_taps) LeaveOutTaps(*tile, first_row, &first, &end);
+    if (params_.leaves_out) LeaveOutTaps(*tile, first_row, &first, &end);
     FindSteps(params_, first, end, tile);
     return true;
   }

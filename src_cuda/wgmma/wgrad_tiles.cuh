@@ -78,6 +78,70 @@ __device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t ind
   return true;
 }
 
+struct StepRange {
+  int32_t begin, end;
+};
+
+// The steps of a tile that a cluster takes if it leaves others out: those with positions from which a tap of the
+// cluster may see a pixel. In each image these positions follow each other. The blocks of a cluster take the same
+// steps, as each copies for all.
+template <WgmmaTile kTile, int kPositions>
+class SeenSteps {
+ public:
+  __device__ __forceinline__ SeenSteps(const WgmmaParams& p, const WgradWorkTile& tile)
+      : image_(p.image_positions), by_image_(p.image_positions, p.image_reciprocal) {
+    constexpr int32_t kUnits = kTile.rows / WgradUnit(kTile);
+    const int32_t first = tile.first_unit - (kTile.row_blocks > 1 ? blockIdx.x % kTile.cluster() * kUnits : 0);
+    const int32_t last = min(first + kUnits * kTile.row_blocks, tile.end_unit) - 1;
+    const int32_t shift = ShiftOf(p, tile, first), of_last = ShiftOf(p, tile, last);
+    first_ = RowsOf(p, -max(shift, of_last)) * p.row_positions;
+    end_ = min(RowsOf(p, p.outer_size - min(shift, of_last)) * p.row_positions, image_);
+  }
+
+  // The first ones from a step on that follow each other: those of an image. None: there are no more before `end`.
+  __device__ __forceinline__ StepRange From(int32_t step, int32_t end) const {
+    if (first_ >= end_) return {end, end};
+    int32_t at;
+    int32_t image = by_image_.Divide(step * kPositions, &at);
+    if (at >= end_) ++image;
+    return {min(end, max(step, FirstStep(image))), min(end, EndStep(image))};
+  }
+
+  // How many there are, of those from one to another. To be called by a warp: a lane counts those of an image that the
+  // image before it does not have.
+  __device__ __forceinline__ int32_t Count(int32_t begin, int32_t end) const {
+    if (begin == end || first_ >= end_) return 0;
+    int32_t rest, count = 0;
+    const int32_t last = by_image_.Divide(end * kPositions - 1, &rest), lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int32_t i = by_image_.Divide(begin * kPositions, &rest) + lane; i <= last; i += 32) {
+      const int32_t before = i == 0 ? 0 : EndStep(i - 1);
+      count += max(0, min(end, EndStep(i)) - max(max(begin, before), FirstStep(i)));
+    }
+    return __reduce_add_sync(0xffffffff, count);
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t ShiftOf(const WgmmaParams& p, const WgradWorkTile& tile, int32_t unit) {
+    int32_t k_block;
+    const int32_t tap = FastDivmod<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(unit, &k_block);
+    return p.taps[tile.first_tap + tap].shift[kSpatial + 2 - p.rank];
+  }
+  // Positions of a column whose pixels are among the first ones.
+  static __device__ __forceinline__ int32_t RowsOf(const WgmmaParams& p, int32_t pixels) {
+    int32_t rest;
+    return FastDivmod<int32_t>(p.outer_step, p.outer_step_reciprocal).Divide(max(0, pixels) + p.outer_step - 1, &rest);
+  }
+  __device__ __forceinline__ int32_t FirstStep(int32_t image) const { return (image * image_ + first_) / kPositions; }
+  __device__ __forceinline__ int32_t EndStep(int32_t image) const {
+    return (image * image_ + end_ - 1) / kPositions + 1;
+  }
+
+  int32_t image_;  // positions of an image
+  FastDivmod<int32_t> by_image_;
+  int32_t first_, end_;  // those of them that see pixels
+};
+
 // Which of the clusters this CTA's is, and how many there are.
 template <WgmmaTile kTile>
 struct WgradCluster {

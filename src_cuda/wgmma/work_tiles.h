@@ -151,6 +151,21 @@ inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), WgradPositions(TraitsOf(p.src_type).bytes));
 }
+
+// Of wgrad: whether some taps see nothing from more than a quarter of an image's positions, and from whole steps of
+// them. Then clusters leave these steps out. To look for fewer takes as long as they do.
+inline bool LeavesOutSteps(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (tile.halo || s.rank == 2) return false;
+  const int dim = kSpatial + 2 - static_cast<int>(s.rank);  // the outermost one that positions have
+  const auto counts = ClassCounts(p, tile);
+  int64_t row = 1;
+  for (int d = dim + 1; d < kSpatial; ++d) row *= counts[d];
+  const int64_t below = s.corner(dim) + s.reach(dim) + (counts[dim] - 1) * p.step[dim] - (p.src_size[dim] - 1);
+  const int64_t unseen = std::max(-s.corner(dim), below) / p.step[dim];
+  const int64_t least = std::max(counts[dim] / 4, CeilDiv(2 * WgradPositions(TraitsOf(p.src_type).bytes), row));
+  return unseen > least;
+}
 inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
 }

@@ -42,10 +42,14 @@ def any_convolution(rng):
     lhs = (int(rng.integers(1, 9)), *each(range(1, PIXELS[rank] + 1)), in_channels)
     if rng.random() < 0.05:  # pixels are the rows of a matrix
         return channels_last_convolution(lhs, (*rank * [1], in_channels, out_channels), padding=rank * ((0, 0),))
+    groups = int(rng.choice([1, 1, 1, 2, 3]))
+    far = rng.random() < 0.2  # taps that see little of an image
     return channels_last_convolution(
-        lhs, (*each([1, 1, 2, 3, 4, 5]), in_channels, out_channels),
+        (*lhs[:-1], groups * in_channels), (*each([1, 1, 2, 3, 4, 5]), in_channels, groups * out_channels),
         window_strides=each([1, 1, 1, 2, 3, 4, 8]), lhs_dilation=each([1, 1, 1, 1, 2, 3, 4]),
-        rhs_dilation=each([1, 1, 2, 3]), padding=tuple(zip(each(range(-4, 7)), each(range(-4, 7)), strict=True)),
+        rhs_dilation=each([7, 16] if far else [1, 1, 2, 3]),
+        padding=tuple(zip(*(each(range(-4, 50 if far else 7)) for _ in range(2)), strict=True)),
+        feature_group_count=groups,
     )  # fmt: skip
 
 
@@ -87,13 +91,16 @@ def padded(x, dilation, padding):
 def by_numpy(convolution, x, g):
     """For each tap the product of the pixels that positions see by it and of the gradients, in exact float32."""
     params, positions = convolution.params, g.shape[1:-1]
-    pixels, gradients = padded(x, params["lhs_dilation"], params["padding"]), g.reshape(-1, g.shape[-1])
+    groups, pixels = params.get("feature_group_count", 1), padded(x, params["lhs_dilation"], params["padding"])
+    by_group = lambda array: array.reshape(-1, groups, array.shape[-1] // groups).swapaxes(0, 1)
+    gradients = by_group(g.astype(np.float32))
     result = np.empty(convolution.rhs, np.float32)
     for tap in np.ndindex(*convolution.rhs[:-2]):
         firsts = (coord * apart for coord, apart in zip(tap, params["rhs_dilation"], strict=True))
         seen = (slice(first, first + (n - 1) * stride + 1, stride)
                 for first, n, stride in zip(firsts, positions, params["window_strides"], strict=True))  # fmt: skip
-        result[tap] = pixels[:, *seen].reshape(-1, x.shape[-1]).T @ gradients.astype(np.float32)
+        products = by_group(pixels[:, *seen]).mT @ gradients  # groups, channels of the source, of the gradient
+        result[tap] = products.swapaxes(0, 1).reshape(result[tap].shape)
     return result
 
 
@@ -142,6 +149,7 @@ def test_what_is_drawn():
     assert sum(1 < stored < split for split, stored in slices) > 20  # clusters add some of them
     assert {len(of["padding"]) for of in params} == {1, 2, 3}
     assert sum(math.prod(drawn.convolution.rhs[:-2]) == 1 for drawn in all_drawn) > 20
+    assert sum(of.get("feature_group_count", 1) > 1 for of in params) > 20
     for name, usual in (("window_strides", 1), ("lhs_dilation", 1), ("rhs_dilation", 1)):
         assert sum(set(of[name]) != {usual} for of in params) > 20
     assert sum(min(map(min, of["padding"])) < 0 for of in params) > 20

@@ -197,6 +197,21 @@ def test_one_slice_takes_as_long_as_its_positions(tile):
     assert at(128, None) < at(128, 1) / 10
 
 
+@pytest.mark.parametrize("window, axis", [((3, 1), 0), ((1, 3), 1)])
+def test_positions_that_far_taps_do_not_see_take_no_time(window, axis):
+    """Along rows, which steps leave out whole. Each outer tap sees a quarter of the image."""
+
+    def of(apart, split):
+        dilation = tuple(apart if place == axis else 1 for place in range(2))
+        problem = halves((64, 64, 64, 4096), (*window, 4096, 256), rhs_dilation=dilation)
+        return cost(problem, tile, split, bandwidth=1e15)
+
+    tile = next(tile for tile in TILES if (tile.rows, tile.cols, tile.row_blocks, tile.bf16x6) == (128, 256, 2, False))
+    near, far = (of(apart, 4) for apart in (1, 48))
+    assert (1 + 2 / 4) / 3 < far / near < 0.7 if axis == 0 else far == near  # a cluster's last tile may be a long one
+    assert of(48, 128) == of(1, 128)  # slices of half an image: some see all
+
+
 @every_tile
 def test_slices_take_the_time_of_their_bytes(tile):
     """Where memory is slow, and those that a cluster adds are not in it."""
