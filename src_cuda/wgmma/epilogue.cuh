@@ -56,6 +56,10 @@ class WgmmaEpilogue {
   // With two CTAs an SM, results of one byte spill less at once than subtile by subtile.
   static constexpr bool kScalesAtOnce =
       !std::is_integral_v<SumOf<T>> || (kTile.ctas_per_sm == 2 && kEpilogueKind == WgmmaEpilogueKind::kBytes);
+  // Integers that become wider floats spill less if a subtile ends before the next one begins. Small tiles spill
+  // little.
+  static constexpr bool kEndsBySubtile = std::is_integral_v<SumOf<T>> && kEpilogueKind == WgmmaEpilogueKind::kPlain &&
+                                         (kTile.ctas_per_sm == 1 || kTile.halo);
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
@@ -220,6 +224,7 @@ class WgmmaEpilogue {
 
   // From sums to results that are neither clipped nor rounded. What most calls do not have is behind one branch.
   __device__ __forceinline__ void End(Sums& sums, const WgmmaReceivedTile& tile) {
+    if constexpr (kEndsBySubtile) return EndBySubtile(sums, tile);
     if constexpr (kScalesAtOnce) {
       const int32_t first_col = tile.first_col() + Sums::FirstCol();
       ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
@@ -229,6 +234,16 @@ class WgmmaEpilogue {
     }
     if (HasResidual()) AddResiduals(sums, tile);
     BendAll(params_, sums.All());
+  }
+
+  __device__ __forceinline__ void EndBySubtile(Sums& sums, const WgmmaReceivedTile& tile) {
+    const ResidualAdder<float> add(params_.epilogue);
+#pragma unroll
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) {
+      ScaleSubtile(sums, subtile, tile);
+      if (HasResidual()) AddResidual(sums, subtile, tile, add);
+      BendAll(params_, reinterpret_cast<Fragments(&)[1]>(OfSubtile(sums, subtile)));
+    }
   }
 
   __device__ __forceinline__ void AddResiduals(Sums& sums, const WgmmaReceivedTile& tile) {
