@@ -27,7 +27,7 @@ class Rejection(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Microseconds of a measured candidate. predicted: None for lax and for the host's kernels."""
+    """Microseconds of a measured candidate. predicted: None for the host's kernels, and for lax if it is not known."""
 
     predicted: float | None
     measured: float

@@ -20,7 +20,7 @@ from jaxconv.fallback import LAX
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Implementation, Lax, constraint_of
-from jaxconv.planner.xla import AHEAD
+from jaxconv.planner.xla import AHEAD, expected_seconds
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
@@ -152,15 +152,18 @@ def _is_open(implementation: Implementation, platform: str) -> bool:
 
 def plausible(platform: str, kind: str, problem: ConvProblem, or_lax: bool = True) -> Candidates:
     """The plans that are worth a measurement, and lax where it computes as asked."""
-    every = options(platform, Product(kind, problem), ANY, ffi.device(platform))
+    device = ffi.device(platform)
+    every = options(platform, Product(kind, problem), ANY, device)
     found = sorted((o for o in every if o.candidate.reason is None), key=lambda o: o.candidate.seconds)
     within = lambda factor: [o for o in found if o.candidate.seconds <= factor * found[0].candidate.seconds]
     likely = within(LIKELY)[:MOST_LIKELY]
     cheapest = {option.family: option for option in reversed(within(LIKELY_OF_FAMILY))}
     likely += [option for option in cheapest.values() if option not in likely]
-    microseconds = lambda option: _rounded(1e6 * option.candidate.seconds) if platform == "cuda" else None
-    plans: Candidates = {option.plan(platform, kind): microseconds(option) for option in likely}
-    return plans | {Lax(): None} if or_lax and not names_algorithm(problem.precision) else plans
+    microseconds = lambda seconds: _rounded(1e6 * seconds) if platform == "cuda" and seconds is not None else None
+    plans: Candidates = {option.plan(platform, kind): microseconds(option.candidate.seconds) for option in likely}
+    if or_lax and not names_algorithm(problem.precision):
+        plans[Lax()] = microseconds(expected_seconds(kind, problem, device))
+    return plans
 
 
 def _measured(

@@ -14,13 +14,14 @@ import pytest
 from jax import lax
 
 import jaxconv
-from cases.problems import PASSES, layer
+from cases.problems import PASSES, halves, layer
 from jaxconv import ffi
 from jaxconv.compiled import planning
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
 from jaxconv.planner.plan import Constraint, Lax
+from jaxconv.planner.xla import choose_or_lax
 from jaxconv.sharding import cache_key
 from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
 from jaxconv.tuning import file
@@ -217,6 +218,19 @@ def test_predicted_beside_measured():
     choice, _ = Entry(kind, problem, {plan: Times(predicted, 11.94), Lax(): Times(None, 20.0)}).choices("cuda")
     assert str(choice.times) == f"{predicted:.1f} us predicted, 11.9 us measured"
     assert 1e6 * choice.cost == pytest.approx(predicted, rel=1e-3)
+
+
+def test_lax_is_predicted_where_it_is_known():
+    """On a GPU that its costs are fitted to, of kinds that it may be faster in, with as much work as was measured."""
+    window = (3, 3, 256, 256)
+    dense, dilated, tiny = (
+        halves((images, 28, 28, 256), window, rhs_dilation=(apart, apart))
+        for images, apart in ((64, 1), (64, 2), (0, 1))
+    )
+    for kind in ("conv", "wgrad"):
+        reasons = dict(choose_or_lax("cuda", kind, dense, ffi.device("cuda")).rejected)
+        assert reasons["lax"].startswith(f"{plausible('cuda', kind, dense)[Lax()]:.1f} us expected")
+        assert [plausible("cuda", kind, problem)[Lax()] for problem in (dilated, tiny)] == [None, None]
 
 
 def test_compiled_programs_keep_their_plans(tmp_path):
