@@ -1,6 +1,7 @@
-"""`python -m benchmarks epilogue`: forward passes that end with an epilogue, beside XLA's of the same on lax."""
+"""`python -m benchmarks epilogue`: passes of layers that end with an epilogue, beside XLA's of the same on lax."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from convbench.programs import Program
 from convbench.results import geomean_speedup
 from convbench.rows import grouped
 
-ENDINGS = ("bias relu", "bias residual relu")
+GRADIENTS = ", and all gradients"  # of an ending: its backward passes, too
+ENDINGS = ("bias relu", "bias residual relu", f"bias relu{GRADIENTS}", f"bias residual relu{GRADIENTS}")
 KEY = ("case", "ending", "dtype")
 
 
@@ -48,7 +50,16 @@ def programs(case: Case, ending: str, dtype: str, implementation: str | None) ->
         return jax.nn.relu(sum(residual, lax.conv_general_dilated(x, w, **case.arguments) + bias))
 
     bias_of_lax = jax.ShapeDtypeStruct(bias.shape, lhs.dtype)
-    return Program(ours, (lhs, rhs, bias, *residual)), Program(theirs, (lhs, rhs, bias_of_lax, *residual))
+    sides = Program(ours, (lhs, rhs, bias, *residual)), Program(theirs, (lhs, rhs, bias_of_lax, *residual))
+    return (_with_gradients(sides[0], out), _with_gradients(sides[1], out)) if ending.endswith(GRADIENTS) else sides
+
+
+def _with_gradients(forward: Program, cotangent: jax.ShapeDtypeStruct) -> Program:
+    def function(g: Array, *operands: Array) -> tuple[Array, tuple[Any, ...]]:
+        y, backward = jax.vjp(forward.function, *operands)
+        return y, backward(g)
+
+    return Program(function, (cotangent, *forward.operands))
 
 
 def measure(case: Case, ending: str, dtype: str, budget_s: float) -> dict:

@@ -105,9 +105,9 @@ def warm_up(implementations: Sequence[str]) -> None:
 
 
 def _plan(side: Program) -> str:
-    """What answers the program's one convolution, without the problem before and the rejected plans behind."""
-    (line,) = lines(side.function, *side.operands)
-    return line.partition(": ")[2].partition("; not ")[0]
+    """What answers the program's convolutions, without the problem before and the rejected plans behind."""
+    plans = (line.partition(": ")[2].partition("; not ")[0] for line in lines(side.function, *side.operands))
+    return "; ".join(plans)
 
 
 def _numbers(case: Case, which: str, dtype: str, precision: str, ours: Timing, theirs: Timing) -> dict:

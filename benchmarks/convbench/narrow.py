@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,21 @@ from convbench.programs import Program
 from convbench.results import geomean_speedup
 from convbench.rows import grouped
 
-KEY = ("case", "dtype", "result", "ends")
+KEY = ("case", "dtype", "result", "ends", "layout")
 SCALE = 2.0**-8  # of a quantised result
 
 
 class Kind(NamedTuple):
-    """ends: whether there are scale, bias and relu."""
+    """ends: whether there are scale, bias and relu. layout: of images, and of the result."""
 
     dtype: str
     result: str
     ends: bool
+    layout: str = "NHWC"
+
+    def is_for(self, case: Case) -> bool:
+        in_blocks = case.rank == 2 and case.feature_group_count == 1 and not any(c % 32 for c in case.rhs[-2:])
+        return self.layout == "NHWC" or (in_blocks and set(case.lhs_dilation) == {1})
 
 
 FLOAT8 = "float8_e4m3fn"
@@ -37,6 +42,7 @@ KINDS = (
     Kind(FLOAT8, FLOAT8, True),
     Kind("int8", "bfloat16", True),
     Kind("int8", "int8", True),
+    Kind("int8", "int8", True, "NCHW32"),
 )
 
 
@@ -44,28 +50,49 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
     options = forward.parser("narrow", "Convolutions of int8 and float8.").parse_args(arguments)
     forward.begin("narrow")
-    every = [(case, kind) for case in selection.selected(options) for kind in KINDS]
+    every = [(case, kind) for case in selection.selected(options) for kind in KINDS if kind.is_for(case)]
     return forward.measure_all(options, every, measure, KEY, table)
 
 
 def ours(case: Case, kind: Kind, is_prepared: bool, implementation: str | None = "cuda") -> Program:
     """In one call. is_prepared: whether the filter is as `prepare_filter` makes it."""
+    if kind.layout != "NHWC":
+        return _in_blocks(case, kind, is_prepared, implementation)
     arguments = case.arguments
     lhs, (*window, ins, outs), out = arguments["dimension_numbers"]
     shape = case.rhs
     if is_prepared:
         arguments |= dict(dimension_numbers=(lhs, "".join((*window, outs, ins)), out))
         shape = (*shape[:-2], shape[-1], shape[-2])
-    more = dict(out_dtype=kind.result, implementation=implementation)
-    if kind.ends:
-        more |= dict(activation="relu")
-    if kind.ends and jnp.dtype(kind.result).itemsize == 1:
-        more |= dict(out_scale=SCALE)
-    conv = partial(jaxconv.fused_conv_general_dilated, **arguments, **more)
+    conv = partial(jaxconv.fused_conv_general_dilated, **arguments, **_ending(kind), implementation=implementation)
     return Program(
         lambda x, w, *numbers: conv(x, w, **dict(zip(("scale", "bias"), numbers, strict=False))),
         (ShapeDtypeStruct(case.lhs, kind.dtype), ShapeDtypeStruct(shape, kind.dtype), *_numbers(case, kind)),
     )
+
+
+def _ending(kind: Kind) -> dict[str, Any]:
+    more: dict[str, Any] = {"out_dtype": kind.result}
+    if kind.ends:
+        more |= dict(activation="relu")
+    if kind.ends and jnp.dtype(kind.result).itemsize == 1:
+        more |= dict(out_scale=SCALE)
+    return more
+
+
+def _in_blocks(case: Case, kind: Kind, is_prepared: bool, implementation: str | None) -> Program:
+    shape, filters = ShapeDtypeStruct(case.lhs, kind.dtype), ShapeDtypeStruct(case.rhs, kind.dtype)
+    if is_prepared:
+        filters = jax.eval_shape(partial(jaxconv.prepare_filter, layout=kind.layout), filters)
+    (w,), tree = jax.tree.flatten(filters)
+    names = ("window_strides", "padding", "rhs_dilation")
+    conv = partial(jaxconv.conv2d, **{name: case.arguments[name] for name in names}, **_ending(kind),
+                   layout=kind.layout, implementation=implementation)  # fmt: skip
+
+    def function(x: Array, w: Array, *numbers: Array) -> Array:
+        return conv(x, tree.unflatten([w]), **dict(zip(("scale", "bias"), numbers, strict=False)))
+
+    return Program(function, (jax.eval_shape(jaxconv.to_nchw32, shape), w, *_numbers(case, kind)))
 
 
 def theirs(case: Case, kind: Kind) -> Program | None:
@@ -114,10 +141,11 @@ def measure(case: Case, kind: Kind, budget_s: float) -> dict:
 def table(rows: list[dict], tablefmt: str = "simple") -> str:
     """By suite: geometric means of the speed against our bfloat16 and against lax, and the most TFLOP/s."""
     lines = []
-    for (suite, dtype, result, ends), group in grouped(rows, "suite", "dtype", "result", "ends").items():
+    for names, group in grouped(rows, "suite", "dtype", "result", "ends", "layout").items():
+        suite, dtype, result, ends, layout = names
         against_lax = [row | {"speedup": row["speedup_of_lax"]} for row in group if row["speedup_of_lax"]]
         most = max((row["tflops"] for row in group if row["tflops"]), default=None)
         means = geomean_speedup(group), geomean_speedup(against_lax) if against_lax else None
-        lines.append((suite, dtype, result, "scale bias relu" if ends else "", len(group), *means, most))
-    header = ("suite", "dtype", "result", "ending", "layers", "x bfloat16", "x lax", "most TFLOP/s")
-    return tabulate(lines, header, tablefmt, floatfmt=("", "", "", "", "", ".3g", ".3g", ".0f"), missingval="-")
+        lines.append((suite, dtype, result, "scale bias relu" if ends else "", layout, len(group), *means, most))
+    header = ("suite", "dtype", "result", "ending", "layout", "layers", "x bfloat16", "x lax", "most TFLOP/s")
+    return tabulate(lines, header, tablefmt, floatfmt=("", "", "", "", "", "", ".3g", ".3g", ".0f"), missingval="-")
