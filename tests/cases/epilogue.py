@@ -6,11 +6,13 @@ import functools
 import jax
 import numpy as np
 
-from cases.convolutions import problem
+from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
 from cases.exact import exact
 from cases.float8 import FLOAT8, largest_of
-from cases.problems import passes_of
-from cases.reference import assert_same, integers
+from cases.plans import PARTIAL
+from cases.problems import CONV_PASSES, passes_of
+from cases.reference import FLOATS, assert_same, integers
+from cases.tiles import EVERY_TILE, constraint, settings_of, splits_of, transforms_of
 from jaxconv import ffi
 from jaxconv.activations import activation_of
 from jaxconv.epilogue import EPILOGUE_OPERANDS, Epilogue
@@ -121,6 +123,20 @@ def supported(platform, cases, dtype, start=0, most=40):
     step = max(1, len(others) // most)
     some = unreached[start % max(1, len(unreached)) :][:1] + others[start % step :: step]
     return special + list(dict.fromkeys(some))
+
+
+def cases_of(family, tile, dtype):
+    """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
+    passes = CONV_PASSES if dtype in FLOATS else ("fprop",)
+    if family in PARTIAL:
+        splits = splits_of(family, tile, "fprop")[:3] if family == "wgmma" else (None,)
+        names, settings = OWN[family], [dict(split=split) for split in splits]
+    else:
+        names, settings = set(convolutions()) - set(OF_PARTIAL), settings_of(family, tile)[:3]
+    cases = [(name, which, constraint(family, tile, transform, **of))
+             for of in settings for name in sorted(names) for which in passes
+             for transform in transforms_of(family, tile, dtype, which)]  # fmt: skip
+    return supported("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile)))
 
 
 def has_unreached_results(of_pass):

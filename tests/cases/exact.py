@@ -8,6 +8,7 @@ import numpy as np
 from cases.convolution import Convolution, channels_last_convolution, depthwise_convolution
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
+from cases.programs import results_and_kernels
 from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import DTYPES, FORWARD_ALONE, PASSES, constraint, dtype_of, passes_with_split_k, transform_of
 from jaxconv import ffi
@@ -123,11 +124,7 @@ def check_alone(cases, dtype):
 
 def kernels_run_by(cases, dtype, operands):
     """Their names, in a program of all cases."""
-    from jax.experimental.mosaic.gpu import profiler  # not for every platform
-
-    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
-    _, kernels = profiler.measure(program, aggregate=False)(operands)
-    return [name for name, _ in kernels]
+    return results_and_kernels(alone(cases, dtype), operands)[1]
 
 
 TRANSFORMS = [

@@ -23,6 +23,14 @@ CASES = {
     "line": channels_last_convolution((3, 17, 6), (5, 6, 4)),
     "volume": channels_last_convolution((2, 4, 3, 5, 4), (2, 3, 2, 4, 6)),
 }
+# Channels of whole vectors.
+DENSE = {
+    "channels_of_bytes": channels_last_convolution((16, 14, 14, 64), (3, 3, 64, 128)),
+    "strided_bytes": channels_last_convolution((8, 28, 28, 32), (3, 3, 32, 96), window_strides=(2, 2)),
+    "matrix": channels_last_convolution((16, 14, 14, 128), (1, 1, 128, 256), padding=((0, 0), (0, 0))),
+    "odd_sizes": channels_last_convolution((3, 13, 11, 48), (5, 3, 48, 80)),
+}
+PASSES = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}  # which of x, w and g they take
 
 
 def whole_range(shape, seed):

@@ -33,6 +33,8 @@ from jaxconv.activations import LeakyRelu
 from jaxconv.planner.families import FAMILIES
 
 MOST = 6  # cases of a program
+# Weight gradients of several steps: stages are filled again, a cluster adds slices, and taps leave out steps.
+OF_STEPS = ["taps_that_tiles_do_not_see", "windows_of_groups", "doubled_windows"]
 # One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
 ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 
@@ -58,6 +60,8 @@ def plain(family, tile, dtype):
     passes = ("fprop",) if dtype in FORWARD_ALONE else ("wgrad", "fprop", "dgrad")
     names = TINY[family][:4] if family in PARTIAL else list(convolutions())[:2]
     cases = cases_of(family, tile, names, passes, (1, 2), dtype=dtype)[:MOST]
+    if family == "wgmma" and dtype not in FORWARD_ALONE:
+        cases += cases_of(family, tile, OF_STEPS, ("wgrad",), (1, 4), dtype=dtype)
     operands, expected = exact_in(dtype, {case for case, *_ in cases})
     return alone(cases, dtype), operands, results_of(cases, expected)
 

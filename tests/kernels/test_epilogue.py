@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
+from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.epilogue import EVERY as EPILOGUE
-from cases.epilogue import RTOL_OF_SMOOTH, check, ended, operands_of, supported, with_epilogue
+from cases.epilogue import RTOL_OF_SMOOTH, cases_of, check, ended, operands_of, supported, with_epilogue
 from cases.exact import exact
 from cases.float8 import FLOAT8, largest_of
-from cases.plans import PARTIAL
 from cases.problems import passes_of
 from cases.tiles import (
     ENDED_DTYPES,
@@ -20,8 +19,6 @@ from cases.tiles import (
     dtypes_of,
     has_pass,
     result_of,
-    settings_of,
-    splits_of,
     transforms_of,
 )  # fmt: skip
 from jaxconv import ffi
@@ -32,7 +29,6 @@ from jaxconv.planner.plan import Constraint, ConvPlan
 from jaxconv.transforms import KMajorFilter, PackedColumns, PackedOutputs, unsupported_reason
 
 pytestmark = pytest.mark.gpu
-CONVS = ("fprop", "dgrad")
 EVERY = {f"{name}-{dtype}": (family, tile, dtype)
          for name, (family, tile) in EVERY_TILE.items() for dtype in dtypes_of(family, tile)
          if has_pass(tile, "fprop") and dtype not in ENDED_DTYPES}  # fmt: skip
@@ -41,20 +37,6 @@ OF_BYTES = {f"{name}-{dtype}": (family, tile, dtype)
             for dtype in ENDED_DTYPES.get(operands, ())}  # fmt: skip
 EACH = pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
 EACH_OF_BYTES = pytest.mark.parametrize("family, tile, dtype", OF_BYTES.values(), ids=OF_BYTES)
-
-
-def cases_of(family, tile, dtype):
-    """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
-    passes = CONVS if dtype in ("float32", "float64", "bfloat16", "float16") else ("fprop",)
-    if family in PARTIAL:
-        splits = splits_of(family, tile, "fprop")[:3] if family == "wgmma" else (None,)
-        names, settings = OWN[family], [dict(split=split) for split in splits]
-    else:
-        names, settings = set(convolutions()) - set(OF_PARTIAL), settings_of(family, tile)[:3]
-    cases = [(name, which, constraint(family, tile, transform, **of))
-             for of in settings for name in sorted(names) for which in passes
-             for transform in transforms_of(family, tile, dtype, which)]  # fmt: skip
-    return supported("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile)))
 
 
 @EACH

@@ -6,18 +6,10 @@ import jax
 import pytest
 
 import jaxconv
-from cases.convolution import channels_last_convolution
-from cases.int8 import CASES, exact, gradients
+from cases.int8 import CASES, DENSE, exact, gradients
 from cases.reference import assert_same, custom_calls, run
 
 pytestmark = pytest.mark.gpu
-
-DENSE = {
-    "channels_of_bytes": channels_last_convolution((16, 14, 14, 64), (3, 3, 64, 128)),
-    "strided_bytes": channels_last_convolution((8, 28, 28, 32), (3, 3, 32, 96), window_strides=(2, 2)),
-    "matrix": channels_last_convolution((16, 14, 14, 128), (1, 1, 128, 256), padding=((0, 0), (0, 0))),
-    "odd_sizes": channels_last_convolution((3, 13, 11, 48), (5, 3, 48, 80)),
-}
 
 
 @pytest.mark.parametrize("implementation", ["cuda", "simt"])

@@ -4,13 +4,29 @@ import jax
 import numpy as np
 import pytest
 
+from cases import epilogue
 from cases.convolution import channels_last_convolution
 from cases.convolutions import WITH_OUTPUT_TILES, convolutions
 from cases.exact import alone, cases_of
+from cases.float8 import FLOAT8
 from cases.for_wgmma import WINDOWS
+from cases.int8 import whole_range
 from cases.plans import PARTIAL
 from cases.reference import assert_same, pullback
-from cases.tiles import PASSES, TILES, WITH_SUMS, constraint, dtypes_of, kernels_of, splits_of
+from cases.tiles import (
+    ENDED_DTYPES,
+    EVERY_TILE,
+    PASSES,
+    TILES,
+    WITH_SUMS,
+    constraint,
+    dtypes_of,
+    kernels_of,
+    result_of,
+    splits_of,
+)
+from jaxconv import ffi
+from jaxconv.epilogue import Epilogue
 
 pytestmark = pytest.mark.gpu
 LAYERS = {
@@ -31,6 +47,20 @@ EVERY_TYPE = {
 }  # fmt: skip
 
 
+OF_BYTES = {
+    f"{name}-{kernels.partition('_to_')[0]}": (family, tile, kernels)
+    for name, (family, tile) in EVERY_TILE.items() for kernels in dtypes_of(family, tile) if kernels in ENDED_DTYPES
+}  # fmt: skip
+
+
+def check(function, operands):
+    program = jax.jit(function)
+    first = program(operands)
+    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in jax.tree.leaves(first))
+    for _ in range(4):
+        assert_same(program(operands), first)
+
+
 @pytest.mark.parametrize("split", [1, 3, 8])
 @pytest.mark.parametrize("family, tile, dtype", EVERY_TYPE.values(), ids=EVERY_TYPE)
 def test_the_same_twice(family, tile, dtype, split):
@@ -39,11 +69,7 @@ def test_the_same_twice(family, tile, dtype, split):
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in layer.operands(dtype)]
                 for name, layer in LAYERS.items()}  # fmt: skip
     ours = constraint(family, tile, split=split)
-    program = jax.jit(lambda operands: {name: pullback(LAYERS[name].ours(ours))(*o) for name, o in operands.items()})
-    first = program(operands)
-    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in jax.tree.leaves(first))
-    for _ in range(4):
-        assert_same(program(operands), first)
+    check(lambda operands: {name: pullback(LAYERS[name].ours(ours))(*o) for name, o in operands.items()}, operands)
 
 
 @pytest.mark.parametrize("family, tile, dtype", WHERE_TAKEN.values(), ids=WHERE_TAKEN)
@@ -58,8 +84,22 @@ def test_the_same_twice_where_supported(family, tile, dtype):
         for case in cases_of(family, tile, names, (which,), (None, *splits_of(family, tile, which)), dtype=dtype)
     ]
     assert cases
-    program = jax.jit(alone(cases, dtype))
-    first = program(operands)
-    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
-    for _ in range(4):
-        assert_same(program(operands), first)
+    check(alone(cases, dtype), operands)
+
+
+@pytest.mark.parametrize("family, tile, kernels", OF_BYTES.values(), ids=OF_BYTES)
+def test_bytes_are_the_same_twice(family, tile, kernels):
+    """Sums of float8, and int8 with an epilogue, with results of two types."""
+    source, rng, calls, operands = kernels.partition("_to_")[0], np.random.default_rng(0), [], []
+    names, results = ((), ("float32", "bfloat16")) if source in FLOAT8 else (epilogue.EVERY, ("int8", "bfloat16"))
+    numbers = whole_range if source == "int8" else lambda shape, _: rng.standard_normal(shape).astype(source)
+    for dtype in ENDED_DTYPES[kernels]:
+        for name, which, asked in epilogue.cases_of(family, tile, dtype) if result_of(dtype) in results else ():
+            of_pass, plan = epilogue.plan_of("cuda", name, which, asked, dtype)
+            given = epilogue.operands_of(of_pass, "float32", names)
+            if names:
+                given["scale"] *= np.float32(2.0**-9)
+            calls.append(ffi.convolution(plan, of_pass, Epilogue(names)))
+            operands.append([numbers(of_pass.lhs_shape, 0), numbers(of_pass.rhs_shape, 1), *given.values()])
+    assert calls
+    check(lambda operands: [call(*of) for call, of in zip(calls, operands, strict=True)], operands)

@@ -1,5 +1,7 @@
 """int8 by depthwise: two channels are copied as an element of 16 bits, and tensor cores multiply bytes."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -40,12 +42,18 @@ CASES = {
 }  # fmt: skip
 
 
+@functools.cache
+def case(name):
+    problem, x, w, sums = case_of(CASES[name], len(name))
+    return problem, x, w, np.asarray(sums)
+
+
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("names", [("scale", "bias", "out_scale"), ("scale",)], ids="_".join)
 def test_every_tile(tile, names):
     calls, expected = [], []
     for name in CASES:
-        problem, x, w, sums = case_of(CASES[name], len(name))
+        problem, x, w, sums = case(name)
         asked = constraint("depthwise", tile)
         if plan_with("cuda", problem, asked) is None:
             continue
@@ -64,11 +72,36 @@ def test_every_tile(tile, names):
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
+def test_sums(tile):
+    """All bits of some: a bias of each channel takes away most of the sum of one position."""
+    rng, calls, known = np.random.default_rng(0), [], []
+    for name in CASES:
+        problem, x, w, sums = case(name)
+        if plan_with("cuda", problem, constraint("depthwise", tile)) is None:
+            continue
+        of_channels = sums.reshape(-1, sums.shape[-1])
+        position = rng.integers(len(of_channels), size=(8, sums.shape[-1]))
+        rest = rng.integers(-128, 128, position.shape)
+        biases = (rest - np.take_along_axis(of_channels, position, 0)).astype("float32")
+        calls.append((problem, x, w, list(biases)))
+        known.append([ended(problem, sums, {"bias": bias}) for bias in biases])
+        results = np.stack(known[-1]).reshape(8, *of_channels.shape)
+        assert np.array_equal(np.take_along_axis(results, position[:, None], 1)[:, 0], rest)
+    assert calls
+
+    def program(arrays):
+        return [[with_epilogue("cuda", problem, constraint("depthwise", tile), x, w, {"bias": bias}) for bias in biases]
+                for (problem, *_), (x, w, biases) in zip(calls, arrays, strict=True)]  # fmt: skip
+
+    assert_same(jax.jit(program)([arrays for _, *arrays in calls]), known)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_output_tiles(tile):
     """Other output tiles of the same problems: columns, rows and images end within them."""
     supported = 0
     for name in ("3x3", "7x7", "strided_3x3", "doubled_3x3", "line_of_31", "volume"):
-        problem, x, w, sums = case_of(CASES[name], len(name))
+        problem, x, w, sums = case(name)
         for output_tile in ((4, 8), (7, 16), (100, 32)):
             asked = constraint("depthwise", tile, output_tile=output_tile)
             if plan_with("cuda", problem, asked) is None:
@@ -82,7 +115,7 @@ def test_output_tiles(tile):
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_planned(name):
-    problem, x, w, sums = case_of(CASES[name], len(name))
+    problem, x, w, sums = case(name)
     operands = {"scale": np.full((), 2.0**-10, "float32")}
     assert_same(with_epilogue("cuda", problem, "depthwise", x, w, operands), ended(problem, sums, operands))
 

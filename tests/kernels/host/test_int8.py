@@ -8,7 +8,7 @@ import pytest
 
 from cases.epilogue import EVERY, activated, of_channels, plan_with
 from cases.for_host import CASES, check_by_every_instruction_set, named
-from cases.int8 import exact, passes, whole_range, wrapped
+from cases.int8 import PASSES, exact, passes, whole_range, wrapped
 from cases.parts import diagonal
 from cases.problems import problem_of
 from cases.reference import integers
@@ -17,8 +17,6 @@ from jaxconv.activations import Clip, LeakyRelu, activation_of
 from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
-
-PASSES = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}  # which of x, w and g they take
 
 
 @functools.cache

@@ -1,11 +1,19 @@
-"""Errors of mma on Gaussian inputs: float32 as one tf32 number, and as two in three passes."""
+"""Errors of mma on Gaussian inputs: float32 as one tf32 number, and as two in three passes. And how it rounds."""
 
+import jax
 import numpy as np
 import pytest
 
+import jaxconv
 from cases.accuracy import LAYERS, check, ours
+from cases.convolution import channels_last_convolution
+from cases.matrices import IMAGE, SIDE, check_rounding_to_tf32, operands_of, units
+from cases.reference import run_on_host
+from cases.tiles import PASSES, constraint
+from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
+TF32_TILES = [tile for tile in FAMILIES["cuda"]["mma"].tiles if tile.depth == 32 and tile.passes == 1]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -39,3 +47,29 @@ def test_three_passes_are_not_one():
     y = np.asarray(ours(x, w, "mma", precision="highest", padding="VALID"))[0, :, 0]
     np.testing.assert_array_equal(y, values)
     assert np.asarray(ours(x, w, "mma", padding="VALID"))[0, 0, 0] == 1
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("tile", TF32_TILES, ids=lambda tile: tile.name.replace(" ", "_"))
+def test_float32_becomes_the_nearest_tf32_number(tile, which):
+    """Of each operand in turn."""
+    for operand in (0, 1):
+        check_rounding_to_tf32(constraint("mma", tile), which, operand)
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_products_of_three_passes(which):
+    """Each is within 2^-20 of itself, whatever the sizes of its numbers, and near the largest ones."""
+    rng = np.random.default_rng(0)
+    of_sizes = lambda shape, least, most: rng.uniform(1, 2, shape) * 2.0 ** rng.integers(least, most, shape)
+    numbers = of_sizes((SIDE, SIDE), -50, 50).astype("float32") * rng.choice([-1, 1], (SIDE, SIDE)).astype("float32")
+    numbers[0] = 3.4019e38
+    factors = units(SIDE) * of_sizes((SIDE, SIDE), -50, -1).astype("float32")
+    operands = operands_of(which, numbers, factors)
+    convolution = channels_last_convolution((*IMAGE, SIDE), (1, 1, SIDE, SIDE))
+    by_mma = convolution.bound(jaxconv.conv_general_dilated, implementation="mma", precision="highest")
+    actual = np.asarray(jax.jit(PASSES[which](by_mma))(*operands))
+    with jax.enable_x64(True):
+        wide = (a.astype("float64") for a in operands)
+        exact = np.asarray(run_on_host(PASSES[which](convolution.lax()), *wide))
+    assert np.all(np.abs(actual - exact) <= 2.0**-20 * np.abs(exact))

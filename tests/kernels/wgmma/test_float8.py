@@ -1,16 +1,20 @@
 """float8 by wgmma: a source of e5m2, errors of long sums, and what the public functions make of it."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 
 import jaxconv
+from cases.convolution import channels_last_convolution
 from cases.convolutions import convolutions, problem
 from cases.exact import exact
 from cases.float8 import FLOAT8
-from cases.problems import passes_of
+from cases.problems import passes_of, problem_of
+from cases.programs import results_and_kernels
 from cases.reference import assert_same
 from cases.tiles import constraint, transform_of
 from jaxconv import ffi
@@ -21,12 +25,13 @@ pytestmark = pytest.mark.gpu
 E4M3, E5M2 = FLOAT8
 TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_float8_conv]
 every_tile = pytest.mark.parametrize("tile", TILES, ids=str)
+every_pass = pytest.mark.parametrize("which, lhs_dtype", list(itertools.product(("fprop", "dgrad"), FLOAT8)))
 RESULTS = ("float32", "bfloat16", "float16")
 
 
-def planned(name, which, tile, split, lhs_dtype, out_dtype):
-    """A pass of a convolution with a filter of e4m3, and its plan or None."""
-    kind, of_pass = passes_of(problem(name, "float8_e4m3fn_to_float32"))[which]
+def planned(of_convolution, which, tile, split, lhs_dtype, out_dtype):
+    """A pass of a convolution's problem with a filter of e4m3, and its plan or None."""
+    kind, of_pass = passes_of(of_convolution)[which]
     dtypes = {f"{role}_dtype": np.dtype(dtype)
               for role, dtype in (("lhs", lhs_dtype), ("rhs", E4M3), ("out", out_dtype))}  # fmt: skip
     of_pass = dataclasses.replace(of_pass, **dtypes)
@@ -34,15 +39,17 @@ def planned(name, which, tile, split, lhs_dtype, out_dtype):
     return of_pass, choose("cuda", kind, of_pass, asked, ffi.device("cuda")).plan
 
 
-@pytest.mark.parametrize("which, lhs_dtype", [("fprop", E4M3), ("fprop", E5M2), ("dgrad", E4M3), ("dgrad", E5M2)])
+@every_pass
 @every_tile
 def test_exact(tile, which, lhs_dtype):
     """Small integers, with and without split-K, with each type of results."""
     operands, expected = exact()
     calls, arrays, results = [], [], []
     for number, name in enumerate(sorted(convolutions())):
+        of_convolution = problem(name, "float8_e4m3fn_to_float32")
         for split in (1, 3):
-            of_pass, plan = planned(name, which, tile, split, lhs_dtype, RESULTS[(number + split) % len(RESULTS)])
+            out_dtype = RESULTS[(number + split) % len(RESULTS)]
+            of_pass, plan = planned(of_convolution, which, tile, split, lhs_dtype, out_dtype)
             if plan is None:
                 continue
             (x, w, g), (y, dx, _) = operands[name], expected[name]
@@ -57,30 +64,75 @@ def test_exact(tile, which, lhs_dtype):
     assert_same(program(arrays), results)
 
 
-def relative_errors(k, spread, seed=0):
-    """Of sums of k products, over the sums of their magnitudes. spread: factors of 2 between the largest and others."""
-    rng = np.random.default_rng(seed)
-    numbers = lambda *shape: (rng.normal(size=shape) * 2.0 ** -rng.integers(0, spread + 1, shape)).astype(E4M3)
-    x, w = numbers(1, 256, k), numbers(1, k, 128)
-    wide = [a.astype("float64") for a in (x, w)]
-    y = jaxconv.conv1d(x, w, out_dtype="float32", implementation="wgmma")
-    exact, magnitudes = wide[0][0] @ wide[1][0], np.abs(wide[0][0]) @ np.abs(wide[1][0])
-    return np.abs(np.asarray(y[0], "float64") - exact) / magnitudes
+# Errors, in the sums of products' magnitudes. Sums of a data gradient are those of a forward pass by a filter that lies
+# otherwise.
+
+planned_and_by_every_tile = pytest.mark.parametrize("tile", [None, *TILES], ids=lambda tile: str(tile or "as planned"))
 
 
-@pytest.mark.parametrize("spread", [0, 4])
-@pytest.mark.parametrize("k", [128, 4608, 36864])
-def test_errors_do_not_grow_with_the_sum(k, spread):
+def taps_of(tile):
+    """Halo tiles are for several. Of one tap, a sum of 128 products is a single step."""
+    return 3 if tile and tile.halo else 1
+
+
+@functools.cache
+def numbers(channels, taps, spread, lhs_dtype):
+    """spread: factors of 2 between the largest and others."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=shape) * 2.0 ** -rng.integers(0, spread + 1, shape)
+    return normal(256, channels).astype(lhs_dtype), normal(taps, channels, 128).astype(E4M3)
+
+
+@functools.cache
+def sums(channels, taps, spread, lhs_dtype):
+    """Those of the numbers, and of their magnitudes."""
+    wide = [a.astype("float64") for a in numbers(channels, taps, spread, lhs_dtype)]
+    return [by_numpy(*of) for of in (wide, map(np.abs, wide))]
+
+
+def by_numpy(x, w):
+    """A forward pass."""
+    around = np.pad(x, ((len(w) // 2, len(w) // 2), (0, 0)))
+    return sum(around[tap : tap + len(x)] @ w[tap] for tap in range(len(w)))
+
+
+def by_tile(tile, which, operands):
+    """The same of several, as the planner splits them, whole and split, in one program."""
+    calls, arrays = [], []
+    for x, w in operands:
+        taps, channels, outs = w.shape
+        ends = (channels, outs) if which == "fprop" else (outs, channels)
+        convolution = channels_last_convolution((1, len(x), ends[0]), (taps, *ends))
+        of_convolution = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, E4M3, "float32")
+        plans = [planned(of_convolution, which, tile, split, x.dtype, "float32") for split in (None, 1, 3)]
+        calls.append([ffi.convolution(plan, of_pass) for of_pass, plan in plans])
+        arrays.append((x[None], w if which == "fprop" else w[::-1].mT))
+    program = lambda arrays: [[call(*of) for call in each] for each, of in zip(calls, arrays, strict=True)]
+    results, kernels = results_and_kernels(program, arrays)
+    # simt's float32 would be better.
+    assert any("WgmmaKernel" in name for name in kernels) and not any("SimtKernel" in name for name in kernels)
+    return [np.concatenate(each).astype("float64") for each in results]
+
+
+@every_pass
+@planned_and_by_every_tile
+def test_errors_do_not_grow_with_the_sum(tile, which, lhs_dtype):
     """Those of one step of K are the largest: steps are added in float32."""
-    assert relative_errors(k, spread).max() <= 2.0**-10
+    every = [(channels, taps_of(tile), spread, lhs_dtype) for channels in (128, 4608, 36864) for spread in (0, 4)]
+    for of, y in zip(every, by_tile(tile, which, [numbers(*of) for of in every]), strict=True):
+        exact, magnitudes = sums(*of)
+        assert np.max(np.abs(y - exact) / magnitudes) <= 2.0**-10, of
 
 
-def test_numbers_just_below_what_is_cut_off():
-    """The worst sum: one product is 1, and all others of its step are too small to be added to it."""
-    x, w = np.full((1, 64, 128), 1.875 * 2.0**-6, E4M3), np.full((1, 128, 64), 2.0**-8, E4M3)
-    x[..., 0], w[:, 0] = 1, 1
-    y = np.asarray(jaxconv.conv1d(x, w, out_dtype="float32", implementation="wgmma"))
-    exact = 1 + 127 * 1.875 * 2.0**-14
+@every_pass
+@planned_and_by_every_tile
+def test_numbers_just_below_what_is_cut_off(tile, which, lhs_dtype):
+    """The worst sum: one product of each step is 1, and all others are too small to be added to it."""
+    below = {E4M3: 1.875, E5M2: 1.75}[lhs_dtype]
+    x, w = np.full((64, 128), below * 2.0**-6, lhs_dtype), np.full((taps_of(tile), 128, 64), 2.0**-8, E4M3)
+    x[:, 0], w[:, 0] = 1, 1
+    exact = by_numpy(*(a.astype("float64") for a in (x, w)))
+    (y,) = by_tile(tile, which, [(x, w)])
     assert np.all(np.abs(y - exact) <= 2.0**-6 * exact)
 
 
@@ -96,11 +148,8 @@ def test_not_finite():
 
 def test_gradients_of_a_float8_cotangent_run_here():
     """A data gradient of e5m2 by filters of e4m3 is multiplied as it is."""
-    from jax.experimental.mosaic.gpu import profiler
-
     x, w = (np.ones(shape, E4M3) for shape in ((2, 16, 16, 64), (3, 3, 64, 64)))
     g = np.ones((2, 16, 16, 64), E5M2)
     conv = lambda x: jaxconv.conv2d(x, w, out_dtype=E5M2, implementation="cuda")
-    program = jax.jit(lambda g: jax.vjp(conv, x)[1](g)[0]).lower(g).compile()
-    _, kernels = profiler.measure(program, aggregate=False)(g)
-    assert any("WgmmaKernel" in name and "e5m2" in name for name, _ in kernels)
+    _, kernels = results_and_kernels(lambda g: jax.vjp(conv, x)[1](g)[0], g)
+    assert any("WgmmaKernel" in name and "e5m2" in name for name in kernels)
