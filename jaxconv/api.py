@@ -459,9 +459,12 @@ def _answer(
 
 
 def _hint_of_out_dtype(problem: ConvProblem) -> str:
-    """What a reason ends with, if kernels have such a result of int8 by an epilogue. Of others the sums would be
-    narrower."""
-    if problem.lhs_dtype != epilogue.INT8 or problem.out_dtype not in epilogue.RESULTS:
+    """What a reason ends with, if kernels have such a result of int8 by an epilogue, from exact sums.
+
+    A result of float64 would be float32 before. Of other operands sums would be narrower.
+    """
+    is_exact = problem.lhs_dtype == epilogue.INT8 and problem.out_dtype != "float64"
+    if not is_exact or problem.out_dtype not in epilogue.RESULTS:
         return ""
     if unsupported_reason(epilogue.Epilogue(out_dtype=problem.out_dtype).of_sums(problem)) is not None:
         return ""

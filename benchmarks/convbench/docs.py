@@ -80,7 +80,8 @@ before. `lax` is the network as it is written, `lax folded` has the scale in the
     "epilogue": (
         """## Layers with an epilogue
 
-Each ends in our kernel. XLA compiles the same expression on lax's convolution, and fuses what it likes.""",
+Each ends in our kernel, or all gradients are computed besides. XLA compiles the same expression on lax's convolution,
+and fuses what it likes.""",
         endings.table,
     ),
     "narrow": (

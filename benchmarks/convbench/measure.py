@@ -106,7 +106,8 @@ def warm_up(implementations: Sequence[str]) -> None:
 
 def _plan(side: Program) -> str:
     """What answers the program's convolutions, without the problem before and the rejected plans behind."""
-    plans = (line.partition(": ")[2].partition("; not ")[0] for line in lines(side.function, *side.operands))
+    plans = [line.partition(": ")[2].partition("; not ")[0] for line in lines(side.function, *side.operands)]
+    assert plans, "a program without a convolution"
     return "; ".join(plans)
 
 

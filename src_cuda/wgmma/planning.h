@@ -353,18 +353,35 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   StepShares SharesOf(const WgmmaSettings& s) const {
     const ConvProblem& p = product_.conv;
     if (!LeavesOutSteps(p, s) || s.split > p.batch) return {};
-    const int dim = kSpatial + 2 - static_cast<int>(s.rank);
-    const int64_t all = ClassRows(p, kTiles[s.tile]) / p.batch, count = ClassCounts(p, kTiles[s.tile])[dim];
+    const WgmmaTile& tile = kTiles[s.tile];
+    const int64_t k_blocks = CeilDiv(p.in_channels, kBlockRows);
+    const int64_t of_cluster = tile.rows / WgradUnit(tile) * tile.row_blocks;
     StepShares shares{0, 0};
-    for (const Tap& tap : product_.taps) {
-      const int64_t first = CeilDiv(std::max(0, -tap.shift[dim]), p.step[dim]);
-      const int64_t below = CeilDiv(std::max<int64_t>(0, p.src_size[dim] - tap.shift[dim]), p.step[dim]);
-      const int64_t seen = std::max<int64_t>(0, std::min(below, count) - first) * (all / count);
-      const int64_t taken = std::min(all, seen == 0 ? 0 : seen + WgradPositions(TraitsOf(p.src_type).bytes) - 1);
-      const double share = static_cast<double>(taken) / static_cast<double>(all);
-      shares.mean += share / static_cast<double>(product_.taps.size()), shares.most = std::max(shares.most, share);
+    int64_t clusters = 0;
+    for (const ResidueClass& of : product_.residue_classes) {
+      const int64_t units = of.tap_count * k_blocks;
+      const auto shift = [&](int64_t unit) {
+        return product_.taps[of.first_tap + unit / k_blocks].shift[kSpatial + 2 - s.rank];
+      };
+      for (int64_t first = 0; first < units; first += of_cluster, ++clusters) {
+        const int64_t of_first = shift(first), of_last = shift(std::min(first + of_cluster, units) - 1);
+        const double share = ShareOf(s, std::min(of_first, of_last), std::max(of_first, of_last));
+        shares.mean += share, shares.most = std::max(shares.most, share);
+      }
     }
+    shares.mean /= static_cast<double>(clusters);
     return shares;
+  }
+
+  // Of an image's steps, those that taps between two shifts see.
+  double ShareOf(const WgmmaSettings& s, int64_t low, int64_t high) const {
+    const ConvProblem& p = product_.conv;
+    const int64_t dim = kSpatial + 2 - s.rank, count = ClassCounts(p, kTiles[s.tile])[dim];
+    const int64_t all = ClassRows(p, kTiles[s.tile]) / p.batch;
+    const auto rows = [&](int64_t pixels) { return CeilDiv(std::max<int64_t>(0, pixels), p.step[dim]); };
+    const int64_t seen = (std::min(rows(p.src_size[dim] - low), count) - rows(-high)) * (all / count);
+    if (seen <= 0) return 0;
+    return std::min(1.0, static_cast<double>(seen + WgradPositions(TraitsOf(p.src_type).bytes) - 1) / all);
   }
 
   // Tiles that a cluster computes one after another.

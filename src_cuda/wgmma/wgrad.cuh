@@ -36,7 +36,7 @@ template <typename T, WgmmaTile kTile>
 struct alignas(1024) WgradBlock {
   using Operands = WgradOperands<T, kTile>;
   using Stage = typename Operands::Stage;
-  using Seen = SeenSteps<kTile, Operands::kPositions>;
+  using Steps = WgradTileSteps<kTile, WgradPositions(sizeof(T))>;
   using Share = WgradShare<kTile>;
   using Pipeline = StagePipeline<kTile.stages>;
 
@@ -55,36 +55,30 @@ struct alignas(1024) WgradBlock {
     const auto ctas = static_cast<uint16_t>(((1 << kTile.cluster()) - 1) << FirstOfGroup(p));
     tiles.ForEach([&](const WgradWorkTile& tile) {
       if (kOfSource && tile.first_step < tile.end_step) operands.Find(p, tile);  // unseen taps are nowhere
-      const auto copy = [&](int32_t begin, int32_t end) {
-#pragma unroll 1
-        for (int32_t step = begin; step < end; ++step) {
-          pipeline.WaitUntilEmpty();
-          const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
-          if constexpr (kOfSource) {
-            ptx::ArriveExpecting(pipeline.full(), operands.SourceBytes(p));
-            operands.CopySource(p, tile, step, stage, pipeline.full(), ctas);
-          } else {
-            ptx::ArriveExpecting(pipeline.full(), Operands::Gradient::kBytes);
-            operands.CopyGradient(p, tile, step, stage, pipeline.full(), ctas);
-          }
-          pipeline.Advance();
-        }
-      };
-      const bool leaves_out = !kTile.halo && p.leaves_out;  // a loop of its own, so that others are as fast as without
-      if (leaves_out && tile.first_step < tile.end_step) {
-        const Seen seen(p, tile);
-#pragma unroll 1
-        for (StepRange steps = seen.From(tile.first_step, tile.end_step); steps.begin < steps.end;
-             steps = seen.From(steps.end, tile.end_step)) {
-          copy(steps.begin, steps.end);
-        }
-      } else {
-        copy(tile.first_step, tile.end_step);
-      }
+      Steps::ForEachRange(
+          p, tile, [&](int32_t begin, int32_t end) { Copy<kOfSource>(p, tile, begin, end, operands, pipeline, ctas); });
       WaitForSums(p);
     });
     if constexpr (kTile.cluster() > 1) {  // the others arrive in this block, which must not have ended
       for (int stage = 0; stage < kTile.stages; ++stage) pipeline.WaitUntilEmpty(), pipeline.Advance();
+    }
+  }
+
+  template <bool kOfSource>
+  __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t begin, int32_t end,
+                                       const Operands& operands, Pipeline& pipeline, uint16_t ctas) {
+#pragma unroll 1
+    for (int32_t step = begin; step < end; ++step) {
+      pipeline.WaitUntilEmpty();
+      const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
+      if constexpr (kOfSource) {
+        ptx::ArriveExpecting(pipeline.full(), operands.SourceBytes(p));
+        operands.CopySource(p, tile, step, stage, pipeline.full(), ctas);
+      } else {
+        ptx::ArriveExpecting(pipeline.full(), Operands::Gradient::kBytes);
+        operands.CopyGradient(p, tile, step, stage, pipeline.full(), ctas);
+      }
+      pipeline.Advance();
     }
   }
 
@@ -113,9 +107,7 @@ struct alignas(1024) WgradBlock {
     ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
       if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstOfN() / Share::kCols);
       typename Share::Sums sums;
-      int32_t steps = tile.end_step - tile.first_step;
-      if (!kTile.halo && p.leaves_out) steps = Seen(p, tile).Count(tile.first_step, tile.end_step);
-      Multiply(p, steps, operands, pipeline, sums);
+      Multiply(p, Steps::Count(p, tile), operands, pipeline, sums);
       if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
       switch (p.wgrad_parts) {
         case 1: return has_one_tile ? AddAndStore<1>(p, tile, sums) : StoreFromRegisters(p, tile, sums);

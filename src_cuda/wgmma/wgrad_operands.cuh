@@ -229,7 +229,6 @@ template <typename T, WgmmaTile kTile>
 class WgradHalo {
  public:
   using Gradient = WgradGradient<T, kTile>;
-  static constexpr int kPositions = kUnitRows;
   static constexpr int kGroups = kTile.rows / WgradUnit(kTile);
   static constexpr int kHaloBytes = kMostHaloPixels * kSwizzleBytes;
   struct alignas(1024) Stage {

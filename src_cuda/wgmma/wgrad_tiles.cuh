@@ -95,7 +95,7 @@ class SeenSteps {
     const int32_t last = min(first + kUnits * kTile.row_blocks, tile.end_unit) - 1;
     const int32_t shift = ShiftOf(p, tile, first), of_last = ShiftOf(p, tile, last);
     first_ = RowsOf(p, -max(shift, of_last)) * p.row_positions;
-    end_ = min(RowsOf(p, p.outer_size - min(shift, of_last)) * p.row_positions, image_);
+    end_ = min(RowsOf(p, p.outer_size - min(shift, of_last)), p.counts[kSpatial + 2 - p.rank]) * p.row_positions;
   }
 
   // The first ones from a step on that follow each other: those of an image. None: there are no more before `end`.
@@ -140,6 +140,30 @@ class SeenSteps {
   int32_t image_;  // positions of an image
   FastDivmod<int32_t> by_image_;
   int32_t first_, end_;  // those of them that see pixels
+};
+
+// The steps of a tile that its cluster takes.
+template <WgmmaTile kTile, int kPositions>
+struct WgradTileSteps {
+  // Calls work(begin, end) for those that follow each other. Where none are left out, the code is as short as without.
+  template <typename F>
+  static __device__ __forceinline__ void ForEachRange(const WgmmaParams& p, const WgradWorkTile& tile, F&& work) {
+    if (kTile.halo || !p.leaves_out) return work(tile.first_step, tile.end_step);
+    if (tile.first_step == tile.end_step) return;
+    const SeenSteps<kTile, kPositions> seen(p, tile);
+#pragma unroll 1
+    for (StepRange range{tile.first_step, tile.first_step};;) {
+      range = seen.From(range.end, tile.end_step);
+      if (range.begin == range.end) return;
+      work(range.begin, range.end);
+    }
+  }
+
+  // To be called by a warp.
+  static __device__ __forceinline__ int32_t Count(const WgmmaParams& p, const WgradWorkTile& tile) {
+    if (kTile.halo || !p.leaves_out) return tile.end_step - tile.first_step;
+    return SeenSteps<kTile, kPositions>(p, tile).Count(tile.first_step, tile.end_step);
+  }
 };
 
 // Which of the clusters this CTA's is, and how many there are.

@@ -152,8 +152,8 @@ inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), WgradPositions(TraitsOf(p.src_type).bytes));
 }
 
-// Of wgrad: whether some taps see nothing from more than a quarter of an image's positions, and from whole steps of
-// them. Then clusters leave these steps out. To look for fewer takes as long as they do.
+// Of wgrad: whether some taps see nothing from about a quarter of an image's positions or more, at one of its ends, and
+// from whole steps of them. Then clusters leave these steps out. To leave out fewer costs what it saves.
 inline bool LeavesOutSteps(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.halo || s.rank == 2) return false;

@@ -70,6 +70,7 @@ def of_windows():
     yield "causal_line", dilated((2, 90, 40), (3, 40, 40), 16, padding=((32, 0),))
     yield "taps_that_tiles_do_not_see", dilated((3, 33, 33, 72), (3, 3, 72, 136), 18, 18)
     yield "rows_of_taps_that_tiles_do_not_see", dilated((9, 40, 20, 24), (5, 3, 24, 16), 12, 1)
+    yield "doubled_windows_seen_by_few", spread((3, 9, 60, 24), (4, 4, 24, 40), 2, 2, padding=((10, 10), (2, 2)))
     yield "dilated_by_strides", dilated((2, 21, 22, 16), (3, 3, 16, 24), 3, 2, window_strides=(2, 3))
     yield "padded_unevenly", last((2, 9, 10, 16), (3, 2, 16, 24), padding=((0, 3), (5, 1)))
     yield "cropped_windows", last((2, 12, 13, 16), (3, 3, 16, 24), padding=((-2, 1), (-1, -3)))

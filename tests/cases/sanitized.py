@@ -33,8 +33,8 @@ from jaxconv.activations import LeakyRelu
 from jaxconv.planner.families import FAMILIES
 
 MOST = 6  # cases of a program
-# Weight gradients of several steps: stages are filled again, a cluster adds slices, and taps leave out steps.
-OF_STEPS = ["taps_that_tiles_do_not_see", "windows_of_groups", "doubled_windows"]
+# Weight gradients of dozens of steps, some of which are left out, of one residue class and of four; and of groups.
+OF_STEPS = ["taps_that_tiles_do_not_see", "doubled_windows_seen_by_few", "windows_of_groups"]
 # One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
 ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 

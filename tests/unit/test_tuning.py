@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.plans import device
 from cases.problems import PASSES, halves, layer
 from jaxconv import ffi
 from jaxconv.compiled import planning
@@ -21,7 +22,8 @@ from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
 from jaxconv.planner.plan import Constraint, Lax
-from jaxconv.planner.xla import choose_or_lax
+from jaxconv.planner.xla import choose_or_lax, expected_seconds, kind_of
+from jaxconv.problem.product import Product
 from jaxconv.sharding import cache_key
 from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
 from jaxconv.tuning import file
@@ -222,15 +224,14 @@ def test_predicted_beside_measured():
 
 def test_lax_is_predicted_where_it_is_known():
     """On a GPU that its costs are fitted to, of kinds that it may be faster in, with as much work as was measured."""
-    window = (3, 3, 256, 256)
-    dense, dilated, tiny = (
-        halves((images, 28, 28, 256), window, rhs_dilation=(apart, apart))
-        for images, apart in ((64, 1), (64, 2), (0, 1))
-    )
+    dense, dilated = (halves((64, 28, 28, 256), (3, 3, 256, 256), rhs_dilation=(apart, apart)) for apart in (1, 2))
+    small = layer((1, 27, 29, 32), (3, 3, 32, 32))
     for kind in ("conv", "wgrad"):
         reasons = dict(choose_or_lax("cuda", kind, dense, ffi.device("cuda")).rejected)
         assert reasons["lax"].startswith(f"{plausible('cuda', kind, dense)[Lax()]:.1f} us expected")
-        assert [plausible("cuda", kind, problem)[Lax()] for problem in (dilated, tiny)] == [None, None]
+        assert [plausible("cuda", kind, problem)[Lax()] for problem in (dilated, small)] == [None, None]
+        assert expected_seconds(kind, dense, device(is_fitted=False)) is None
+    assert kind_of(Product("conv", small)) is not None  # it has too little work, and no other reason
 
 
 def test_compiled_programs_keep_their_plans(tmp_path):

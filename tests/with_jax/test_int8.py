@@ -169,6 +169,13 @@ def test_where_out_dtype_is_no_way(function, dtype):
     assert type(error) is NotImplementedError and f"dtype int8 with result {dtype}. " in str(error)
 
 
+def test_out_dtype_is_no_way_to_float64(x64):
+    """An epilogue of int8 is computed in float32."""
+    x, w = np.ones((1, 2, 3, 3), "int8"), np.ones((2, 2, 3, 1), "int8")
+    wide = functools.partial(jaxconv.conv2d, preferred_element_type="float64", implementation="cpu")
+    assert "dtype int8 with result float64. " in str(exception_of(wide, x, w))
+
+
 # What surrounds them.
 
 

@@ -99,7 +99,8 @@ def section(census: Census, every: Sequence[Case], folder: str) -> str:
         f"![The census: {census.title}]({folder}/{census.chart})",
         default.table(rows, every, MODELS[census.gpu], PIPE) if census.gpu in MODELS else "",
         *percentiles,
-        f"The {WORST} worst pairs of a template and a pass:\n\n{report.clusters(rows, WORST, PIPE)}",
+        f"The {WORST} worst pairs of a template and a pass, of {report.OF_A_CLUSTER} rows or more:\n\n"
+        f"{report.clusters(rows, WORST, PIPE)}",
         "\n".join(f"- {error}" for error in report.errors(rows)),
     )
     return "\n\n".join(part for part in parts if part)

@@ -59,7 +59,7 @@ def are_close(actual, exact):
 
 
 @each_pass
-def test_sums_near_the_largest_number_may_become_infinite(which):
+def test_parts_of_sums_near_the_largest_number_are_infinite(which):
     """Of two products, by ones. They are 16 places apart along K: in a step, but in two instructions.
 
     The parts behind the first ones are added before. Those of the second number are positive, as its first part is

@@ -22,6 +22,11 @@ DTYPES = {False: ["bfloat16", "float16"], True: ["bfloat16", "float16", "float32
 SPLITS = [1, 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 40, 64]
 CHANNELS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 264]
 PIXELS = {1: 900, 2: 48, 3: 14}  # of a dimension at most, by their number
+FAR = {
+    1: ([50, 150], 300),
+    2: ([7, 16], 40),
+    3: ([4, 7], 12),
+}  # dilations and padding: taps that see little of an image
 MOST = 10**8  # multiply-adds, of 64 or more for each position: sums of products of 4 at most have fewer than 24 bits
 OF_A_PROGRAM = 20  # problems: compiling programs is what these tests would spend their time on
 
@@ -43,12 +48,12 @@ def any_convolution(rng):
     if rng.random() < 0.05:  # pixels are the rows of a matrix
         return channels_last_convolution(lhs, (*rank * [1], in_channels, out_channels), padding=rank * ((0, 0),))
     groups = int(rng.choice([1, 1, 1, 2, 3]))
-    far = rng.random() < 0.2  # taps that see little of an image
+    far = rng.random() < 0.25
     return channels_last_convolution(
         (*lhs[:-1], groups * in_channels), (*each([1, 1, 2, 3, 4, 5]), in_channels, groups * out_channels),
         window_strides=each([1, 1, 1, 2, 3, 4, 8]), lhs_dilation=each([1, 1, 1, 1, 2, 3, 4]),
-        rhs_dilation=each([7, 16] if far else [1, 1, 2, 3]),
-        padding=tuple(zip(*(each(range(-4, 50 if far else 7)) for _ in range(2)), strict=True)),
+        rhs_dilation=each(FAR[rank][0] if far else [1, 1, 2, 3]),
+        padding=tuple(zip(*(each(range(-4, FAR[rank][1] if far else 7)) for _ in range(2)), strict=True)),
         feature_group_count=groups,
     )  # fmt: skip
 
@@ -133,10 +138,19 @@ def test_numpy_sums_what_lax_does():
     assert_same([by_numpy(c, x, g) for c, (x, _, g) in zip(convolutions, operands, strict=True)], by_lax)
 
 
+def leaves_out_steps(convolution, positions):
+    """Whether from more than a quarter of the rows, and from two steps, the first tap or the last one sees nothing."""
+    pixels, (taps, *_), params = convolution.lhs[1], convolution.rhs, convolution.params
+    (before, after), stride, apart = (params[name][0] for name in ("padding", "window_strides", "rhs_dilation"))
+    rows, *row = positions
+    unseen = max(before // stride, rows - 1 - max(-1, (pixels - 1 + before - (taps - 1) * apart) // stride))
+    return params["lhs_dilation"][0] == 1 and unseen > rows // 4 and unseen * math.prod(row) > 2 * 64
+
+
 def test_what_is_drawn():
     """All that there is, and of each some."""
     rng = np.random.default_rng(0)
-    all_drawn = [draw(rng) for _ in range(400)]
+    all_drawn = [draw(rng) for _ in range(600)]
     asked, params = [drawn.asked for drawn in all_drawn], [drawn.convolution.params for drawn in all_drawn]
     assert {of.tile for of in asked} == {tile.name for tile in TILES}
     assert {of.split for of in asked} == set(SPLITS)
@@ -147,6 +161,9 @@ def test_what_is_drawn():
     ]
     slices = [(of.split, stored_slices("wgrad", problem, of)) for of, problem in zip(asked, problems, strict=True)]
     assert sum(1 < stored < split for split, stored in slices) > 20  # clusters add some of them
+    far = [len(of.out_spatial) for drawn, of in zip(all_drawn, problems, strict=True)
+           if leaves_out_steps(drawn.convolution, of.out_spatial)]  # fmt: skip
+    assert all(far.count(rank) > 2 for rank in FAR), far
     assert {len(of["padding"]) for of in params} == {1, 2, 3}
     assert sum(math.prod(drawn.convolution.rhs[:-2]) == 1 for drawn in all_drawn) > 20
     assert sum(of.get("feature_group_count", 1) > 1 for of in params) > 20

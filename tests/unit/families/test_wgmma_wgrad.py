@@ -213,6 +213,17 @@ def test_positions_that_far_taps_do_not_see_take_no_time(window, axis):
 
 
 @every_tile
+def test_all_taps_of_a_cluster_see_more_than_each(tile):
+    """So a tile that has all of them has all steps."""
+    of = lambda apart, channels: cost(
+        halves((8, 64, 64, channels), (2, 1, channels, 256), rhs_dilation=(apart, 1)), tile, 1, bandwidth=1e15
+    )
+    units = tile.rows // 64 * tile.row_blocks  # of a cluster
+    assert tile.halo or of(48, 32 * units) == of(1, 32 * units)
+    assert tile.halo or of(48, 64 * units * 16) < 0.9 * of(1, 64 * units * 16)
+
+
+@every_tile
 def test_slices_take_the_time_of_their_bytes(tile):
     """Where memory is slow, and those that a cluster adds are not in it."""
     problem = halves((1, 8, 8, 512), (3, 3, 512, 512))
