@@ -1,6 +1,6 @@
 """`python -m benchmarks narrow`: forward passes of int8 and float8, beside bfloat16, and lax's where it has them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,9 +65,13 @@ def ours(case: Case, kind: Kind, is_prepared: bool, implementation: str | None =
         arguments |= dict(dimension_numbers=(lhs, "".join((*window, outs, ins)), out))
         shape = (*shape[:-2], shape[-1], shape[-2])
     conv = partial(jaxconv.fused_conv_general_dilated, **arguments, **_ending(kind), implementation=implementation)
+    return _program(conv, case, kind, ShapeDtypeStruct(case.lhs, kind.dtype), ShapeDtypeStruct(shape, kind.dtype))
+
+
+def _program(conv: Callable[..., Array], case: Case, kind: Kind, *operands: ShapeDtypeStruct) -> Program:
     return Program(
         lambda x, w, *numbers: conv(x, w, **dict(zip(("scale", "bias"), numbers, strict=False))),
-        (ShapeDtypeStruct(case.lhs, kind.dtype), ShapeDtypeStruct(shape, kind.dtype), *_numbers(case, kind)),
+        (*operands, *_numbers(case, kind)),
     )
 
 
@@ -88,11 +92,8 @@ def _in_blocks(case: Case, kind: Kind, is_prepared: bool, implementation: str | 
     names = ("window_strides", "padding", "rhs_dilation")
     conv = partial(jaxconv.conv2d, **{name: case.arguments[name] for name in names}, **_ending(kind),
                    layout=kind.layout, implementation=implementation)  # fmt: skip
-
-    def function(x: Array, w: Array, *numbers: Array) -> Array:
-        return conv(x, tree.unflatten([w]), **dict(zip(("scale", "bias"), numbers, strict=False)))
-
-    return Program(function, (jax.eval_shape(jaxconv.to_nchw32, shape), w, *_numbers(case, kind)))
+    of_array = lambda x, w, **numbers: conv(x, tree.unflatten([w]), **numbers)
+    return _program(of_array, case, kind, jax.eval_shape(jaxconv.to_nchw32, shape), w)
 
 
 def theirs(case: Case, kind: Kind) -> Program | None:

@@ -151,20 +151,14 @@ def constants_of(kind: str, device: Device) -> Constants:
     return Constants(*(numbers[f"{kind} {name}"] for name in Constants._fields))
 
 
-def known_constants(product: Product, device: Device) -> Constants | None:
-    """Those of a GPU and a product, if it has as much work as those that they are fitted to."""
-    kind = kind_of(product)
-    if kind is None or not device.is_fitted:
-        return None
-    constants = constants_of(kind, device)
-    return None if work_of(product).flops < constants.least_flops else constants
-
-
 def expected_seconds(kind: str, problem: ConvProblem, device: Device) -> float | None:
     """What lax is expected to take, if that is known."""
     product = Product(kind, _channels_last(problem))
-    constants = known_constants(product, device)
-    return None if constants is None else work_of(product).seconds(constants)
+    kind_of_lax = kind_of(product)
+    if kind_of_lax is None or not device.is_fitted:
+        return None
+    work, constants = work_of(product), constants_of(kind_of_lax, device)
+    return work.seconds(constants) if work.flops >= constants.least_flops else None
 
 
 @lru_cache(maxsize=4096)
@@ -182,10 +176,12 @@ def choose_or_lax(
     if not device.is_fitted:
         why = "lax is taken for dense layers on this GPU, which no costs are fitted to (jaxconv.autotune measures both)"
         return ours if kind_of_lax == DEPTHWISE else _lax(ours, math.inf, why)
-    constants = known_constants(product, device)
-    if epilogue_kind is not EpilogueKind.NONE or constants is None:
+    if epilogue_kind is not EpilogueKind.NONE:
         return ours
-    found = compare(work_of(product), ours.cost, constants)
+    work, constants = work_of(product), constants_of(kind_of_lax, device)
+    if work.flops < constants.least_flops:
+        return ours
+    found = compare(work, ours.cost, constants)
     if found.is_lax_faster:
         return _lax(ours, found.lax, f"{1e6 * found.ours:.1f} us expected")
     why = f"{1e6 * found.lax:.1f} us expected, within a factor of {found.error:.2f}"

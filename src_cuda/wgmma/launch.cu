@@ -79,10 +79,7 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 // Whether windows begin above images, or end below them, by more rows than a cluster has.
 bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile& tile) {
   if (s.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
-  const auto counts = ClassCounts(p, tile);
-  const int64_t rows = wgmma::RowsOfCluster(p, tile, 1);
-  const int64_t below = s.corner(1) + s.reach_h + (counts[1] - 1) * p.step[1] - (p.src_size[1] - 1);
-  return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
+  return PixelsBeyond(p, s, tile, 1) >= wgmma::RowsOfCluster(p, tile, 1) * p.step[1];
 }
 
 // Fills in what kernels read of neighbours' rows.
@@ -120,7 +117,7 @@ void SetHalo(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
 
 // Fills in what wgrad's kernels read to leave out steps.
 void SetSeenSteps(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
-  const int dim = kSpatial + 2 - static_cast<int>(s.rank);
+  const int dim = s.rows_dim();
   params->row_positions = 1;
   for (int d = dim + 1; d < kSpatial; ++d) params->row_positions *= params->counts[d];
   params->image_positions = params->row_positions * params->counts[dim];

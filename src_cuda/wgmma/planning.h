@@ -361,7 +361,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     for (const ResidueClass& of : product_.residue_classes) {
       const int64_t units = of.tap_count * k_blocks;
       const auto shift = [&](int64_t unit) {
-        return product_.taps[of.first_tap + unit / k_blocks].shift[kSpatial + 2 - s.rank];
+        return product_.taps[of.first_tap + unit / k_blocks].shift[s.rows_dim()];
       };
       for (int64_t first = 0; first < units; first += of_cluster, ++clusters) {
         const int64_t of_first = shift(first), of_last = shift(std::min(first + of_cluster, units) - 1);
@@ -376,7 +376,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   // Of an image's steps, those that taps between two shifts see.
   double ShareOf(const WgmmaSettings& s, int64_t low, int64_t high) const {
     const ConvProblem& p = product_.conv;
-    const int64_t dim = kSpatial + 2 - s.rank, count = ClassCounts(p, kTiles[s.tile])[dim];
+    const int dim = s.rows_dim();
+    const int64_t count = ClassCounts(p, kTiles[s.tile])[dim];
     const int64_t all = ClassRows(p, kTiles[s.tile]) / p.batch;
     const auto rows = [&](int64_t pixels) { return CeilDiv(std::max<int64_t>(0, pixels), p.step[dim]); };
     const int64_t seen = (std::min(rows(p.src_size[dim] - low), count) - rows(-high)) * (all / count);

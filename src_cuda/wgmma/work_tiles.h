@@ -152,17 +152,22 @@ inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), WgradPositions(TraitsOf(p.src_type).bytes));
 }
 
+// Pixels by which windows begin before an image or end behind it, at the end where they are more.
+inline int64_t PixelsBeyond(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile& tile, int dim) {
+  const int64_t last = (ClassCounts(p, tile)[dim] - 1) * p.step[dim];
+  return std::max(-s.corner(dim), s.corner(dim) + s.reach(dim) + last - (p.src_size[dim] - 1));
+}
+
 // Of wgrad: whether some taps see nothing from about a quarter of an image's positions or more, at one of its ends, and
 // from whole steps of them. Then clusters leave these steps out. To leave out fewer costs what it saves.
 inline bool LeavesOutSteps(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.halo || s.rank == 2) return false;
-  const int dim = kSpatial + 2 - static_cast<int>(s.rank);  // the outermost one that positions have
+  const int dim = s.rows_dim();  // the outermost one that positions have
   const auto counts = ClassCounts(p, tile);
   int64_t row = 1;
   for (int d = dim + 1; d < kSpatial; ++d) row *= counts[d];
-  const int64_t below = s.corner(dim) + s.reach(dim) + (counts[dim] - 1) * p.step[dim] - (p.src_size[dim] - 1);
-  const int64_t unseen = std::max(-s.corner(dim), below) / p.step[dim];
+  const int64_t unseen = PixelsBeyond(p, s, tile, dim) / p.step[dim];
   const int64_t least = std::max(counts[dim] / 4, CeilDiv(2 * WgradPositions(TraitsOf(p.src_type).bytes), row));
   return unseen > least;
 }
