@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,9 +10,12 @@ from statistics import median
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 FEWEST, MOST = 3, 20
+NUMBERS = 1_000_003  # odd: rows of a power of two of pixels are then not alike
 
 # (compiled program, operands, calls) -> seconds of each call; a call before them is not counted.
 Clock = Callable[[jax.stages.Compiled, tuple, int], list[float]]
@@ -48,8 +52,17 @@ def median_us(clock: Clock, compiled: jax.stages.Compiled, operands: tuple, budg
     return 1e6 * median(clock(compiled, operands, calls))
 
 
-@partial(jax.jit, static_argnums=0)
 def random_operands(types: Sequence[jax.ShapeDtypeStruct]) -> tuple[Array, ...]:
-    """Normally distributed arrays, the same in every process; integers are rounded towards zero."""
-    keys = jax.random.split(jax.random.key(0), len(types))
-    return tuple(jax.random.normal(key, type.shape).astype(type.dtype) for key, type in zip(keys, types))
+    """Normally distributed arrays, the same in every process; integers are rounded towards zero. They repeat NUMBERS
+    numbers: for each new shape, XLA takes a second to compile a generator of so many."""
+    return _repeated(np.random.default_rng(0).standard_normal((len(types), NUMBERS), np.float32), types)
+
+
+@partial(jax.jit, static_argnums=1)
+def _repeated(blocks: Array, types: Sequence[jax.ShapeDtypeStruct]) -> tuple[Array, ...]:
+    return tuple(_of_type(block, type) for block, type in zip(blocks, types))
+
+
+def _of_type(block: Array, type: jax.ShapeDtypeStruct) -> Array:
+    elements = math.prod(type.shape)
+    return jnp.tile(block, -(-elements // NUMBERS))[:elements].reshape(type.shape).astype(type.dtype)
