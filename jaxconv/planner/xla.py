@@ -75,7 +75,7 @@ def kind_of(product: Product) -> str | None:
 
     All kinds are channels-last, of one or two dimensions, without dilations, in bfloat16, float16, or float32 as tf32.
     A data gradient of strides above 1 has a dilation. The kinds are dense convolutions with enough channels on both
-    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of depthwise 3x3 windows in 16 bits.
+    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of depthwise 3x3 windows.
     """
     p, rank = product.problem, len(product.problem.kernel)
     dtypes = {p.lhs_dtype, p.rhs_dtype, p.out_dtype}
@@ -102,7 +102,7 @@ def kind_of(product: Product) -> str | None:
 def _depthwise_kind(product: Product) -> str | None:
     p = product.problem
     is_of_pixels = p.in_channels == p.out_channels == 1 and p.kernel == (3, 3) and {*p.window_strides} == {1}
-    return DEPTHWISE if is_of_pixels and product.kind == "conv" and p.lhs_dtype != "float32" else None
+    return DEPTHWISE if is_of_pixels and product.kind == "conv" else None
 
 
 def _dense_kind(product: Product) -> str | None:
@@ -175,7 +175,7 @@ def choose_or_lax(
         return ours
     if not device.is_fitted:
         why = "lax is taken for dense layers on this GPU, which no costs are fitted to (jaxconv.autotune measures both)"
-        return ours if kind_of_lax == DEPTHWISE else _lax(ours, math.inf, why)
+        return ours if kind_of_lax.endswith(DEPTHWISE) else _lax(ours, math.inf, why)
     if epilogue_kind is not EpilogueKind.NONE:
         return ours
     work, constants = work_of(product), constants_of(kind_of_lax, device)
