@@ -191,7 +191,7 @@ def version_of(transform: Transform, product: Product) -> Version | str:
         if reason := reason_of(transform, product):
             return reason
     transformed = transforms.apply(transform, problem)
-    conversions = (*_conversions(product.kind, problem, transformed), *for_others)
+    conversions = (*_conversions(product, problem, transformed), *for_others)
     repeats = any(view.is_summed for view in transformed.views.values())
     version = dataclasses.replace(product, problem=transformed.problem)
     return unsupported_sizes(transformed.problem) or Version(version, conversions, repeats)
@@ -202,17 +202,19 @@ def _conversions_of_order(problem: ConvProblem) -> tuple[Conversion, ...]:
     return tuple(_copy(problem, role) for role in transforms.channels_first(problem))
 
 
-def _conversions(kind: str, problem: ConvProblem, transformed: Transformed) -> tuple[Conversion, ...]:
-    """Each array that moves in memory is read and written. Of one that is spread, no more is read than written."""
-    before = problem.dgrad() if transformed.swapped else problem
+def _conversions(product: Product, problem: ConvProblem, transformed: Transformed) -> tuple[Conversion, ...]:
+    """Each array that moves in memory is read and written. Of one that is spread, no more is read than written. A
+    residual moves as the result does."""
+    result, before = RESULT[product.kind], problem.dgrad() if transformed.swapped else problem
 
     def conversion(role: str) -> Conversion:
         view, sizes = transformed.views[role], [_elements(p, role) for p in (before, transformed.problem)]
-        read, written = reversed(sizes) if role == RESULT[kind] else sizes
+        read, written = reversed(sizes) if role == result else sizes
         elements = written + (min(read, written) if view.is_spread else read)
         return Conversion(elements, before.dtype(role).itemsize, view.moves)
 
-    return tuple(conversion(role) for role, view in transformed.views.items() if view.moves)
+    residual = (result,) if product.epilogue_kind is EpilogueKind.RESIDUAL else ()
+    return tuple(conversion(role) for role in (*transformed.views, *residual) if transformed.views[role].moves)
 
 
 def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device: Device) -> float:

@@ -14,7 +14,7 @@ Family = HostFamily | NativeFamily
 # Those that are tried for CUDA's families. The others take no transformed problem.
 TRANSFORMS = {
     "mma": partial(dense_transforms, packs_groups=True),
-    "direct": partial(dense_transforms, stores_parts=True),
+    "direct": partial(dense_transforms, joins_groups=True, stores_parts=True),
     "depthwise": depthwise_transforms,
     "wgmma": partial(dense_transforms, k_major=True),
 }

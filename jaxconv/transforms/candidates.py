@@ -45,26 +45,33 @@ SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
 def dense_transforms(
-    product: Product, packs_groups: bool = False, stores_parts: bool = False, k_major: bool = False
+    product: Product,
+    packs_groups: bool = False,
+    joins_groups: bool = False,
+    stores_parts: bool = False,
+    k_major: bool = False,
 ) -> list[Transform]:
     """Those that apply, and after which both operands can be copied in 16-byte vectors.
 
     SwappedOperands alone is in any case among them: a family may read few channels as packed K.
 
-    packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding, for a family that
-      stores channels that are no whole vectors as fast as others: those of a data gradient then need not be. k_major:
-      also make operands of 8 or 32 bits K-major, for a family that reads them in no other order.
+    packs_groups: also try packs of groups. joins_groups: for a family that reads several groups' channels as one
+      vector: also those that only make these whole. stores_parts: also try packs of columns without padding, for a
+      family that stores channels that are no whole vectors as fast as others: those of a data gradient then need not
+      be. k_major: also make operands of 8 or 32 bits K-major, for a family that reads them in no other order.
     """
     problem = forward_of(product.problem)
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
-    packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
-    tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
+    packs: list[Transform] = [(), *((pack,) for pack in _packed_columns(problem, stores_parts))]
+    packs += _packed_groups(product) if packs_groups else ()
+    packs += [(PaddedGroups(),)] if joins_groups else ()
+    tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in packs]
     tried += [(*first, *steps) for steps in _of_few_channels(product)]
     # Without its stride, a wgrad becomes K-major from either side.
     swaps = product.kind == "wgrad" and k_major and operand_dtype(problem).itemsize == 4
     for seen in _seen_pixels(product, first, only_zeros=not swaps):
-        packs = _packed_columns(apply(seen, problem).problem, stores_parts)
-        tried += [(*seen, *pack) for pack in ((), *((p,) for p in packs))]
+        columns = _packed_columns(apply(seen, problem).problem, stores_parts)
+        tried += [(*seen, *pack) for pack in ((), *((c,) for c in columns))]
     found = [t for t in tried if t and unsupported_reason(t, problem) is None]
     found = [t for t in found if added_results_reason(t, product) is None]
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
@@ -75,6 +82,8 @@ def dense_transforms(
         found += _k_majors(product, found)
 
     def has_vectors(transform: Transform) -> bool:
+        if joins_groups and all(isinstance(step, ChannelsLast | PaddedGroups) for step in transform):
+            return True  # or the family refuses them
         after = apply(transform, product.problem).problem
         if any(isinstance(step, PositionsLast) for step in transform):
             return after.in_channels % vector == after.out_channels % vector == 0
@@ -189,14 +198,17 @@ def _patch_rows(problem: ConvProblem) -> list[Transform]:
     return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > planning.MOST_TMA_STEP else []
 
 
-def _packed_groups(product: Product) -> list[PackedGroups]:
-    """Packs that have whole vectors of channels, and about a tile's width of them."""
+def _packed_groups(product: Product) -> list[Transform]:
+    """Packs that have whole vectors of channels, and about a tile's width of them. Groups of one channel are filled up
+    if they have no such packs."""
     problem = forward_of(product.problem)
-    ins, outs, vector = problem.in_channels, problem.out_channels, vector_elements(operand_dtype(problem))
+    padded: Transform = () if PaddedGroups().unsupported_reason(problem) else (PaddedGroups(),)
+    p = apply(padded, problem).problem
+    ins, outs, vector = p.in_channels, p.out_channels, vector_elements(operand_dtype(p))
     channels = max(ins, outs, 1)
-    most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
-    packs = [pack for pack in range(2, most + 1) if problem.groups % pack == 0]
-    packs = [pack for pack in packs if mixed_members_reason((PackedGroups(pack),), product) is None]
+    most = min(p.groups, 2 * PACKED_CHANNELS[-1] // channels)
+    packs = [pack for pack in range(2, most + 1) if p.groups % pack == 0]
+    packs = [pack for pack in packs if mixed_members_reason((*padded, PackedGroups(pack)), product) is None]
     whole = [pack for pack in packs if pack * ins % vector == 0 and pack * outs % vector == 0]
     nearest = {min(whole, key=lambda pack: abs(pack * channels - n)) for n in PACKED_CHANNELS if whole}
-    return [PackedGroups(pack) for pack in sorted(nearest)]
+    return [(*padded, PackedGroups(pack)) for pack in sorted(nearest)]

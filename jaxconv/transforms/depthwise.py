@@ -111,7 +111,8 @@ class PaddedGroups:
         p, vector = problem, vector_elements(operand_dtype(problem))
         groups = ceil_div(p.groups, vector) * vector
         axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
-        changes, views = {"groups": groups, "member": p.member._replace(groups=1)}, {}
+        of_member = groups if p.member.groups == p.groups else 1  # zeros belong to the only one, else to none
+        changes, views = {"groups": groups, "member": p.member._replace(groups=of_member)}, {}
         for role, axis in axes.items():
             shape = p.shape(role)
             size = shape[axis] // p.groups * groups

@@ -7,7 +7,7 @@ neighbours in the same pack become NaN too, although they do not depend on that 
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import get_args
 
 import jax.numpy as jnp
@@ -102,13 +102,13 @@ def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None
 
 def mixed_members_reason(transform: Transform, product: Product) -> str | None:
     """Why a number of one member of a vmap would be multiplied, if only by zero, for another member's result."""
-    problem = forward_of(product.problem)
-    for step in transform:
+    for i, step in enumerate(transform):
+        before = partial(apply, transform[:i], forward_of(product.problem))
         match step:
             # In a wgrad nothing mixes: results between two groups are thrown away.
-            case PackedGroups(groups) if product.kind == "conv" and problem.member.groups % groups:
-                return f"groups of several members of a vmap, which have {problem.member.groups} each"
-            case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
+            case PackedGroups(groups) if product.kind == "conv" and (has := before().problem.member.groups) % groups:
+                return f"groups of several members of a vmap, which have {has} each"
+            case MultipliersAsDepth() if (p := before().problem).member.out_channels < p.out_channels:
                 return "a channel's results are of several members of a vmap"
     return None
 

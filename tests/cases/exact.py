@@ -132,6 +132,7 @@ TRANSFORMS = [
     (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
     (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
+    (PaddedGroups(), PackedGroups(8)),
     (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()), (SeenPixels(),), (VolumesAsImages(),),
     (PackedOutputs(8),), (PackedOutputs(2), PackedColumns(2)), (PackedOutputs(4), PackedColumns(8)),
     (TapsAsChannels(2), PackedColumns(1)), (TapsAsChannels(3), PackedColumns(1)), (TapsAsChannels(8),),

@@ -78,7 +78,7 @@ def all_that_apply(problem):
     tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
-    tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
+    tried |= {(PaddedGroups(),), (PaddedGroups(), PackedGroups(2)), (MultipliersAsDepth(),), *unstrided}
     tried |= {(SeenPixels(),), (ChannelsLast(), SeenPixels()), (SeenPixels(), PackedColumns(1))}
     tried |= {(PackedOutputs(2), PackedColumns(2 * problem.window_strides[-1])), (TapsAsChannels(4), PackedColumns(1))}
     tried |= {(TapsAsChannels(4, "out"), PackedColumns(1)), (TapsAsChannels(2, "out"), PackedOutputs(2))}

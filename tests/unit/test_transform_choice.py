@@ -49,6 +49,9 @@ LAYERS = {
     "patches": (halves((128, 224, 224, 3), (16, 16, 3, 768), window_strides=16, padding=0), (PackedColumns(16),)),
     "images": (halves((2, 512, 512, 128), (3, 3, 128, 3)), (PackedColumns(1),)),
     "groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), (PackedGroups(16),)),
+    "groups_of_channels_first": (
+        channels_first((128, 128, 56, 56), (128, 4, 3, 3), feature_group_count=32), (ChannelsLast(), PackedGroups(16))
+    ),
     "channels_first": (channels_first((32, 128, 28, 28), (128, 128, 3, 3)), (ChannelsLast(),)),
     "stem_of_channels_first": (
         channels_first((128, 3, 224, 224), (64, 3, 7, 7), window_strides=(2, 2)), (ChannelsLast(), PackedColumns(2))
@@ -122,6 +125,29 @@ def test_few_channels_become_more(which, problem, step):
     assert choice.cost < min(other.cost for other in others) / 1.3
 
 
+def test_groups_are_filled_up():
+    """Strided windows of a volume's channels that are no whole vectors. Kernels would mix two members of a vmap."""
+    strided = halves((8, 32, 28, 28, 108), (3, 3, 3, 1, 108), window_strides=(1, 2, 2), feature_group_count=108)
+    kind, problem = passes_of(strided)["dgrad"]
+    by = {family: choose("cuda", kind, problem, Constraint(family=family)) for family in ("direct", "mma", "depthwise")}
+    assert by["direct"].plan.transform == (PaddedGroups(),)
+    assert by["mma"].plan.transform == (PaddedGroups(), PackedGroups(56))
+    assert max(by["direct"].cost, by["mma"].cost) < by["depthwise"].cost / 3
+    of_two = dataclasses.replace(problem, member=problem.member._replace(groups=54))
+    for family in ("direct", "mma"):
+        asked = Constraint(family=family, transform=by[family].plan.transform)
+        assert "several members" in choose("cuda", kind, of_two, asked).unsupported_reason()
+    packs = dense_transforms(Product(kind, of_two), packs_groups=True)
+    assert not any(PaddedGroups() in steps for steps in packs)
+
+
+def test_a_residual_moves_as_the_result_does():
+    kind, problem = passes_of(halves((8, 28, 28, 100), (3, 3, 1, 100), feature_group_count=100))["fprop"]
+    plain, residual = (version_of((PaddedGroups(),), Product(kind, problem, each)).conversions
+                       for each in (EpilogueKind.PLAIN, EpilogueKind.RESIDUAL))  # fmt: skip
+    assert residual == (*plain, plain[-1])
+
+
 def test_results_that_are_added_are_not_rounded_before():
     """Nor do they have an epilogue then."""
     stem = layer((2, 32, 32, 3), (7, 7, 3, 64), window_strides=2, padding=3)
@@ -140,13 +166,15 @@ def test_results_that_are_added_are_not_rounded_before():
     assert refused.plan is None and "rounded to bfloat16" in refused.unsupported_reason()
 
 
-OF_PACKED_K = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]
+OF_PACKED_K = [*((name, which) for name in ("stem", "stem_of_channels_first") for which in ("fprop", "wgrad")),
+               ("images", "dgrad"), ("images", "wgrad")]  # fmt: skip
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name, problem, transform", [(name, *layer) for name, layer in LAYERS.items()], ids=LAYERS)
 def test_what_is_chosen_of_all_families(name, problem, transform, which):
-    """Groups of few channels need no packs where a family takes them as they lie, nor do rows of few channels."""
+    """Groups of few channels need no packs where a family takes them as they lie, nor do rows of few channels. They
+    only need to be last."""
     kind, problem = passes_of(problem)[which]
     choice = choose("cuda", kind, problem)
     assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
@@ -158,7 +186,8 @@ def test_what_is_chosen_of_all_families(name, problem, transform, which):
     if name == "patches" and which != "dgrad":
         assert choice.plan.family == "wgmma"
         transform = (*transform, PatchRowsAsImages())
-    assert chosen == (() if packs_groups or is_packed or taps_in_n else transform)
+    as_they_lie = tuple(step for step in transform if step == ChannelsLast())
+    assert chosen == (as_they_lie if packs_groups or is_packed or taps_in_n else transform)
     assert (choice.plan.family == "direct") >= packs_groups
     assert is_packed == ((name, which) in OF_PACKED_K)
     assert taps_in_n == ((name, which) == ("images", "fprop"))
@@ -175,7 +204,7 @@ OF_CHANNELS = {
         (VolumesAsImages(), PaddedGroups()),
     ),
     "all": (
-        channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
+        channels_first((32, 33, 56, 56), (66, 1, 31, 31), feature_group_count=33),
         (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()),
     ),
 }
