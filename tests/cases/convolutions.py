@@ -53,6 +53,8 @@ def of_layouts():
         yield "_".join(layout), Convolution(lhs, rhs, params)
     stem = dict(window_strides=(2, 2), padding="SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
     yield "channels_first_stem", Convolution((2, 3, 12, 11), (10, 3, 5, 5), stem)
+    groups = stem | dict(window_strides=(1, 1), feature_group_count=8)
+    yield "channels_first_groups", Convolution((2, 32, 9, 8), (64, 4, 3, 3), groups)
 
 
 def of_benchmarks():
