@@ -46,6 +46,7 @@ SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 def dense_transforms(
     product: Product,
+    *,
     packs_groups: bool = False,
     joins_groups: bool = False,
     stores_parts: bool = False,

@@ -363,12 +363,14 @@ def test_other_families_take_what_lies_there(family):
 
 
 @settings(max_examples=100, database=None)
-@given(problems(), st.booleans(), st.booleans(), st.booleans())
-def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major):
+@given(problems(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_what_is_tried_has_vectors(problem, packs_groups, joins_groups, stores_parts, k_major):
+    asked = dict(packs_groups=packs_groups, joins_groups=joins_groups, stores_parts=stores_parts, k_major=k_major)
     for kind, p in passes_of(problem).values():
-        for transform in dense_transforms(Product(kind, p), packs_groups, stores_parts, k_major):
+        for transform in dense_transforms(Product(kind, p), **asked):
             assert unsupported_reason(transform, p) is None
             assert packs_groups or not any(isinstance(step, PackedGroups) for step in transform)
+            assert packs_groups or joins_groups or PaddedGroups() not in transform
             assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in transform)
             transformed = apply(transform, p).problem
             swaps = SwappedOperands() in transform
@@ -377,7 +379,8 @@ def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major)
             # Few channels of a cotangent, which nothing was done to, may be read as packed K.
             has_channels = has_channel_vectors(Product(kind, transformed))
             has_positions = kind == "wgrad" and any(isinstance(step, PositionsLast) for step in transform)
-            assert transform == (SwappedOperands(),) or has_channels or has_positions
+            is_joined = joins_groups and {*transform} <= {ChannelsLast(), PaddedGroups()}
+            assert transform == (SwappedOperands(),) or has_channels or has_positions or is_joined
 
 
 STRIDED = halves((32, 57, 55, 64), (31, 31, 1, 64), feature_group_count=64, window_strides=2)
