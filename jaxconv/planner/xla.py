@@ -26,7 +26,6 @@ FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours, and ahead of that by the comparison's error
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
-DEPTHWISE = "3x3 depthwise"
 
 
 class Constants(NamedTuple):
@@ -102,7 +101,7 @@ def kind_of(product: Product) -> str | None:
 def _depthwise_kind(product: Product) -> str | None:
     p = product.problem
     is_of_pixels = p.in_channels == p.out_channels == 1 and p.kernel == (3, 3) and {*p.window_strides} == {1}
-    return DEPTHWISE if is_of_pixels and product.kind == "conv" else None
+    return "3x3 depthwise" if is_of_pixels and product.kind == "conv" else None
 
 
 def _dense_kind(product: Product) -> str | None:
@@ -175,7 +174,7 @@ def choose_or_lax(
         return ours
     if not device.is_fitted:
         why = "lax is taken for dense layers on this GPU, which no costs are fitted to (jaxconv.autotune measures both)"
-        return ours if kind_of_lax.endswith(DEPTHWISE) else _lax(ours, math.inf, why)
+        return ours if problem.groups > 1 else _lax(ours, math.inf, why)
     if epilogue_kind is not EpilogueKind.NONE:
         return ours
     work, constants = work_of(product), constants_of(kind_of_lax, device)

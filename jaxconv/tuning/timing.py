@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxconv.problem.product import ceil_div
+
 FEWEST, MOST = 3, 20
 NUMBERS = 1_000_003  # odd: rows of a power of two of pixels are then not alike
 
@@ -65,4 +67,4 @@ def _repeated(blocks: Array, types: Sequence[jax.ShapeDtypeStruct]) -> tuple[Arr
 
 def _of_type(block: Array, type: jax.ShapeDtypeStruct) -> Array:
     elements = math.prod(type.shape)
-    return jnp.tile(block, -(-elements // NUMBERS))[:elements].reshape(type.shape).astype(type.dtype)
+    return jnp.tile(block, ceil_div(elements, NUMBERS))[:elements].reshape(type.shape).astype(type.dtype)
