@@ -132,12 +132,13 @@ struct alignas(1024) WgradBlock {
     }
   }
 
-  // A tile's first step overwrites the sums.
+  // Where both operands are in shared memory, a tile's first step overwrites the sums. Other sums begin at zero: were
+  // they overwritten, the compiler would spill them where a tile without steps has its zeros.
   __device__ __forceinline__ void Multiply(const WgmmaParams& p, int32_t steps, const Operands& operands,
                                            Pipeline& pipeline, typename Share::Sums& sums) {
     const uint32_t first_of_group = FirstOfGroup(p);
     auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
-    if (steps == 0 || kTile.bf16x6) {
+    if (steps == 0 || !kReadsMnMajor<T>) {
 #pragma unroll
       for (auto& four : all) four[0] = four[1] = four[2] = four[3] = 0;
     }
@@ -187,7 +188,7 @@ struct alignas(1024) WgradBlock {
 #pragma unroll
         for (int i = 0; i < Share::kBlocks; ++i) {
           ptx::WarpgroupMultiplyAdd<T, Share::kCols, false, false>(
-              sums[i][0], source[i].words[k], gradient + Gradient::Advance(0, k), k > 0 || step > 0);
+              sums[i][0], source[i].words[k], gradient + Gradient::Advance(0, k));
         }
       }
       ptx::WarpgroupCommit();
