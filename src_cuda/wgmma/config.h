@@ -25,8 +25,6 @@ inline constexpr int kUnreadBytes = 3 * 32 * 4;  // a word for each lane of a wa
 inline constexpr int kBlockRows = 64;            // M of a multiplication, and channels that wgrad's tiles are made of
 inline constexpr int kWgradBlockBytes = kBlockRows * kSwizzleBytes;  // of 64 channels in a step of wgrad
 inline constexpr int64_t kMostWgradSplit = 1 << 15;                  // its square fits in 32 bits, see FindWgradTile
-// Positions that are a step of K of wgrad.
-constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
 inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns of one multiplication of wgrad
 inline constexpr int kUnitRows = 64;      // positions that have a halo tile: the rows of one multiplication
 inline constexpr int kUnitSide = 8;       // of a unit that is a square, not a line
@@ -82,6 +80,10 @@ struct WgmmaTile {
   constexpr bool TakesParts(int64_t slices) const { return slices * cluster() <= kMostCluster; }
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
+  // Whether the tile is for weight gradients of tf32 alone, with halo tiles. M is the source then.
+  constexpr bool has_tf32_halos() const { return halo && !swap_ab && !has_conv; }
+  // Whether the tile is for float32 alone.
+  constexpr bool is_of_float32() const { return bf16x6 || has_tf32_halos(); }
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
   // where channels are M. CUDA cores add each step of float8, and tensor cores wait: sharing both operands saves no
   // time. The widest tile of bytes takes longest to compile, and is planned in clusters alone.
@@ -110,7 +112,7 @@ struct WgmmaTile {
     const std::string by = cluster() > 1 ? " by " + number(row_blocks) + "x" + number(col_blocks) : "";
     return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (halo ? " of halo tiles" : "") +
            (cluster_split > 0 ? " by slices" : "") + (ctas_per_sm == 2 ? ", two at once" : "") +
-           (bf16x6 ? ", bf16x6" : "");
+           (bf16x6 ? ", bf16x6" : "") + (has_tf32_halos() ? ", tf32" : "");
   }
   TileFields fields() const {
     return {{"rows", rows},
@@ -144,7 +146,7 @@ struct WgmmaTile {
   // of a thread, beside those of the sums.
   constexpr bool has_tf32_wgrad() const {
     const int blocks = rows / (kBlockRows * warpgroups()), registers = blocks * (cols / 2 + 16);
-    return cluster_split == 0 && !halo && rows == kBlockRows * warpgroups() * blocks &&
+    return cluster_split == 0 && (!halo || has_tf32_halos()) && rows == kBlockRows * warpgroups() * blocks &&
            registers <= (ctas_per_sm == 1 ? 192 : 56);
   }
 };
@@ -182,6 +184,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {.rows = 256, .cols = 32, .stages = 4, .bf16x6 = true},
     {.rows = 192, .cols = 128, .stages = 5, .row_blocks = 2, .has_conv = false},
     {.rows = 128, .cols = 128, .stages = 6, .has_conv = false},
+    {.rows = 576, .cols = 64, .stages = 2, .halo = true, .has_conv = false},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
@@ -254,11 +257,18 @@ constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
 // Rows of wgrad's product that a tile has all of, or none: channels of one tap, or of the taps of a multiplication.
 constexpr int WgradUnit(const WgmmaTile& tile) { return tile.halo ? kHaloWgradTaps * kBlockRows : kBlockRows; }
 
-// Operands and barriers. In the end the sums, that the blocks of a cluster add, take the place of the operands.
+// Positions that are a step of K of wgrad: as many as fill 128 bytes, or those of a halo tile.
+constexpr int WgradPositions(const WgmmaTile& tile, int element_bytes) {
+  return tile.halo ? kUnitRows : kSwizzleBytes / element_bytes;
+}
+
+// Operands and barriers. In the end the sums, that the blocks of a cluster add, take the place of the operands. With
+// halo tiles, a step of float32 has twice the bytes of others: its positions are as many.
 constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
   constexpr int64_t kBarriers = 2 * 8, kAlignment = 1024;
   const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels * kSwizzleBytes : kWgradBlockBytes);
-  const int64_t stage = source + CeilDiv(cols, kBlockRows) * kWgradBlockBytes * (bf16x6 ? 2 : 1);
+  const int64_t gradient = CeilDiv(cols, kBlockRows) * kWgradBlockBytes;
+  const int64_t stage = source * (has_tf32_halos() ? 2 : 1) + gradient * (is_of_float32() ? 2 : 1);
   const int64_t bytes = std::max<int64_t>(stages * stage, rows * cols * 4) + stages * kBarriers;
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }

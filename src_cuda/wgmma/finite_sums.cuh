@@ -216,8 +216,8 @@ class FiniteConvSums {
 template <WgmmaTile kTile, int kBlocks, int kAcross>
 __device__ __forceinline__ void ReplaceInfiniteWgrad(float (&sums)[kBlocks][1][kAcross][4], const WgmmaParams& p,
                                                      const WgradWorkTile& tile, int first_block) {
-  static_assert(!kTile.halo && !kTile.swap_ab, "rows are blocks of 64 channels of a tap");
-  constexpr int kPositions = WgradPositions(sizeof(float));
+  static_assert(!kTile.swap_ab, "rows are blocks of 64 channels of a tap");
+  constexpr int kPositions = WgradPositions(kTile, sizeof(float));
   const FiniteOperands operands(p);
   const RowPositions<kTile> positions(p);
   ReplaceInfinite(sums, [&](int i) {

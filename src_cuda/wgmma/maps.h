@@ -139,19 +139,38 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   return true;
 }
 
+// The map of gradients of float32 with halo tiles: of 64 channels at the positions of a unit. In shared memory each
+// eight positions of a line have a row of 32 bytes for each channel, so that they are K of one multiplication. The
+// map's dimensions are positions of a line, channels, then lines, or the eights of the only line, depths and images.
+inline bool EncodeGradientLines(const ConvCall& call, const WgmmaParams& params, CUtensorMap* map) {
+  const ConvProblem& p = call.problem;
+  const bool is_line = params.unit_rows == 1;
+  const int64_t line = is_line ? kUnitSide : p.dst_size[2];
+  TensorStrides strides = p.dst;
+  strides.spatial[1] = is_line ? kUnitSide : p.dst.spatial[1], strides.spatial[2] = p.dst.channel;
+  const int64_t size[] = {p.dst_size[0], is_line ? p.dst_size[2] / kUnitSide : p.dst_size[1], p.out_channels};
+  MapElements of = OfOperand(p.dst_type);
+  of.swizzle = CU_TENSOR_MAP_SWIZZLE_32B;
+  static_assert(kUnitRows == kUnitSide * kUnitSide, "a unit is eight eights");
+  return EncodeActivation(map, call.rhs, of, strides, size, p.batch, line, 1, {kUnitSide, kBlockRows, kUnitSide, 1, 1});
+}
+
 // Maps of both operands of wgrad: of channels of the pixels that positions see by a tap, or all taps of a plane see,
 // and of their gradients. Of tf32 each output channel's gradients are a row of a matrix. In parts, a part's images are
 // behind those of the part before it.
 inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
+  const OperandTraits& traits = TraitsOf(p.src_type);
+  const int positions = WgradPositions(tile, traits.bytes), channels = traits.swizzle_row();
   if (tile.halo) {
-    return EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, SrcChannels(p),
-                       kBlockRows, {params->halo_rows, params->halo_cols}) &&
-           EncodeBoxes(&params->rhs_map, call.rhs, OfOperand(p.dst_type), p.dst, p.dst_size, p.batch, p.out_channels,
+    if (!EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, SrcChannels(p),
+                     channels, {params->halo_rows, params->halo_cols})) {
+      return false;
+    }
+    if (tile.has_tf32_halos()) return EncodeGradientLines(call, *params, &params->rhs_map);
+    return EncodeBoxes(&params->rhs_map, call.rhs, OfOperand(p.dst_type), p.dst, p.dst_size, p.batch, p.out_channels,
                        kBlockRows, {params->unit_rows, params->unit_cols});
   }
-  const OperandTraits& traits = TraitsOf(p.src_type);
-  const int positions = WgradPositions(traits.bytes), channels = traits.swizzle_row();
   Im2colWindows src, dst;
   for (int d = 0; d < kSpatial; ++d) {
     src.Set(d, params->corner[d], p.step[d], params->counts[d]);

@@ -61,6 +61,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   Reason UnsupportedReason() const { return unsupported_; }
   bool IsFor(int64_t tile) const {
     const DType type = product_.conv.src_type;
+    if (kTiles[tile].is_of_float32() && type != DType::kF32) return false;
     return kTiles[tile].bf16x6 == IsBF16x6() && (!IsByte(type) || kTiles[tile].HasConv(type));
   }
   using TiledPlanner::UnsupportedReason;
@@ -290,9 +291,10 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
                                                      : "";
     for (const WgmmaTile& tile : kTiles) {
       const bool is_fitted = IsWgrad() ? tile.HasWgrad(type) : tile.HasConv(type) && tile.cluster_split == 0;
-      const std::string name = (tile.bf16x6 ? "" : of_type) + tile.name();
+      const std::string name = (tile.is_of_float32() ? "" : of_type) + tile.name();
       const double rate = rate_of_halves * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
-      const double products = tile.bf16x6 ? kBF16x6Products / 2.0 : 1;  // of half as many channels
+      // Of half as many channels; and halo tiles of float32 have twice as many positions.
+      const double products = tile.bf16x6 ? kBF16x6Products / 2.0 : tile.has_tf32_halos() ? 2 : 1;
       fitted_.steps.push_back(products * tile.rows * tile.cols * kPlannedBlockK / rate);
     }
   }
@@ -379,10 +381,11 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     const int dim = s.rows_dim();
     const int64_t count = ClassCounts(p, kTiles[s.tile])[dim];
     const int64_t all = ClassRows(p, kTiles[s.tile]) / p.batch;
+    const int positions = WgradPositions(kTiles[s.tile], TraitsOf(p.src_type).bytes);
     const auto rows = [&](int64_t pixels) { return CeilDiv(std::max<int64_t>(0, pixels), p.step[dim]); };
     const int64_t seen = (std::min(rows(p.src_size[dim] - low), count) - rows(-high)) * (all / count);
     if (seen <= 0) return 0;
-    return std::min(1.0, static_cast<double>(seen + WgradPositions(TraitsOf(p.src_type).bytes) - 1) / all);
+    return std::min(1.0, static_cast<double>(seen + positions - 1) / all);
   }
 
   // Tiles that a cluster computes one after another.

@@ -188,6 +188,14 @@ inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   return p.tap_count > kMostHaloTaps ? std::to_string(p.tap_count) + " taps" + most(kMostHaloTaps) : Reason();
 }
 
+// For gradients of float32 with halo tiles, of which TMA copies eights of a line. Lines begin at multiples of 16 bytes,
+// and a unit that is a line ends with the image, or eights would reach into the next one.
+inline Reason UnsupportedGradientLines(const ConvProblem& p) {
+  const int whole = UnitOf(p, 1) == 1 ? kUnitSide : TraitsOf(p.dst_type).vector();
+  if (p.dst_size[2] % whole == 0) return std::nullopt;
+  return "lines of " + std::to_string(p.dst_size[2]) + " positions, which are no multiple of " + std::to_string(whole);
+}
+
 // For weight gradients with halo tiles. Their windows' taps are rows of evenly spaced ones, which follow each other in
 // the table. A multiplication may read pixels of taps that a row does not have.
 inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s) {
@@ -197,7 +205,8 @@ inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s)
     return "taps that are not rows of a window";
   }
   const int64_t more = (CeilDiv(s.taps_w, kHaloWgradTaps) * kHaloWgradTaps - s.taps_w) * s.tap_pixels();
-  return HaloSize(p, s, 1) * HaloSize(p, s, 2) + more > kMostHaloPixels ? "halo tiles that are too large" : Reason();
+  if (HaloSize(p, s, 1) * HaloSize(p, s, 2) + more > kMostHaloPixels) return "halo tiles that are too large";
+  return p.src_type == DType::kF32 ? UnsupportedGradientLines(p) : Reason();
 }
 
 // Positions of a class that a cluster's tile has along the maps' first dimension, if they are of one image.
@@ -287,7 +296,7 @@ inline Reason UnsupportedEpilogue(const ConvProblem& p, const WgmmaTile& tile, i
 // For a tile. The problem and its windows are supported.
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  if (tile.bf16x6 && p.src_type != DType::kF32) return "a tile for float32 alone";
+  if (tile.is_of_float32() && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (Reason why = UnsupportedRows(p, pass, s)) return why;
   if (Reason why = TooManyLaunches(p); why && !GroupsAreColumns(p, pass, tile)) return why;
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);

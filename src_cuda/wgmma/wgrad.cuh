@@ -36,7 +36,7 @@ template <typename T, WgmmaTile kTile>
 struct alignas(1024) WgradBlock {
   using Operands = WgradOperands<T, kTile>;
   using Stage = typename Operands::Stage;
-  using Steps = WgradTileSteps<kTile, WgradPositions(sizeof(T))>;
+  using Steps = WgradTileSteps<kTile, WgradPositions(kTile, sizeof(T))>;
   using Share = WgradShare<kTile>;
   using Pipeline = StagePipeline<kTile.stages>;
 
@@ -105,7 +105,7 @@ struct alignas(1024) WgradBlock {
     Operands operands(p);
     const bool has_one_tile = p.tiles <= WgradCluster<kTile>(p).count;  // of each cluster
     ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
-      if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstOfN() / Share::kCols);
+      if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstGroup());
       typename Share::Sums sums;
       Multiply(p, Steps::Count(p, tile), operands, pipeline, sums);
       if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
@@ -155,6 +155,8 @@ struct alignas(1024) WgradBlock {
         ReleaseInCluster<kTile>(read, first_of_group);
         read = next;
       }
+    } else if constexpr (kTile.halo) {
+      read = MultiplyLines(steps, operands, pipeline, sums, first_of_group);
     } else {
       read = MultiplyFromRegisters(steps, pipeline, sums, first_of_group);
     }
@@ -179,19 +181,57 @@ struct alignas(1024) WgradBlock {
         ReleaseInCluster<kTile>(read, first_of_group);
       }
       const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
-      WgradRegisters source[Operands::kOfWarpgroup];
+      WgradRegisters source[Operands::kOfWarpgroup][Operands::kDepths];
       Operands::Load(stage, Share::FirstBlock(), source);
       const uint64_t gradient = Gradient::At(stage & kAddressInCta, 0);
       ptx::WarpgroupArrive();
 #pragma unroll
-      for (int k = 0; k < WgradRegisters::kMultiplications; ++k) {
+      for (int k = 0; k < Operands::kDepths; ++k) {
 #pragma unroll
         for (int i = 0; i < Share::kBlocks; ++i) {
-          ptx::WarpgroupMultiplyAdd<T, Share::kCols, false, false>(
-              sums[i][0], source[i].words[k], gradient + Gradient::Advance(0, k));
+          ptx::WarpgroupMultiplyAdd<T, Share::kCols, false, false>(sums[i][0], source[i][k].words,
+                                                                   gradient + Gradient::Advance(0, k));
         }
       }
       ptx::WarpgroupCommit();
+      read = pipeline.empty();
+      pipeline.Advance();
+    }
+    return read;
+  }
+
+  // The same with halo tiles, a line of eight positions at a time. The next line is loaded into other registers, while
+  // the one before it is multiplied.
+  __device__ __forceinline__ uint32_t MultiplyLines(int32_t steps, const Operands& operands, Pipeline& pipeline,
+                                                    typename Share::Sums& sums, uint32_t first_of_group) {
+    using OfGradient = WgradGradient<T, kTile>;
+    using Gradient = MatrixDescriptor<typename OfGradient::Tile>;
+    static_assert(Share::kBlocks == kHaloWgradTaps, "a warpgroup has the taps of one group");
+    static_assert(OfGradient::kLines % 2 == 0, "each line of a step has the same registers");
+    WgradRegisters source[2][kHaloWgradTaps];
+    uint32_t read = 0;
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      pipeline.WaitUntilFull();
+      const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
+      const uint64_t gradient = Gradient::At(stage & kAddressInCta, 0);
+#pragma unroll 1
+      for (int first = 0; first < OfGradient::kLines; first += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int line = first + i;
+          operands.LoadLine(stage, line, source[i]);
+          ptx::WarpgroupArrive();
+#pragma unroll
+          for (int tap = 0; tap < kHaloWgradTaps; ++tap) {
+            ptx::WarpgroupMultiplyAdd<T, Share::kCols, false, false>(sums[tap][0], source[i][tap].words,
+                                                                     gradient + line * OfGradient::Tile::kBytes / 16);
+          }
+          ptx::WarpgroupCommit();
+          ptx::WarpgroupWait<1>();  // the line before this one, which may be the last step's last one
+          if (line == 0 && read != 0) ReleaseInCluster<kTile>(read, first_of_group);
+        }
+      }
       read = pipeline.empty();
       pipeline.Advance();
     }
@@ -227,7 +267,7 @@ struct alignas(1024) WgradBlock {
     const int first_m = Share::FirstBlock(), first_n = Share::FirstOfN();
     ptx::WarpgroupArrive();
 #pragma unroll
-    for (int k = 0; k < WgradPositions(sizeof(T)) / kTraits<T>.mma_depth; ++k) {
+    for (int k = 0; k < WgradPositions(kTile, sizeof(T)) / kTraits<T>.mma_depth; ++k) {
       const uint64_t of_gradient = Gradient::Advance(0, k), of_source = operands.Advance(k);
 #pragma unroll
       for (int i = 0; i < Share::kBlocks; ++i) {

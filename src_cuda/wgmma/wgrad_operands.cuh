@@ -1,14 +1,15 @@
 // The operands of weight gradients in shared memory: how TMA fills a stage, and how wgmma reads it.
 //
-// A stage is as many positions as fill 128 bytes. Of 16-bit types both operands are MN-major in shared memory, as they
-// lie in device memory: rows of 64 channels, one for each position. wgmma transposes them. It does not transpose
-// float32. So the source goes through registers. The gradient of tf32 is K-major in device memory: rows of positions,
-// one for each channel. For products of bfloat16 it is MN-major, and in parts.
+// A stage is as many positions as fill 128 bytes, or those of a halo tile. Of 16-bit types both operands are MN-major
+// in shared memory, as they lie in device memory: rows of 64 channels, one for each position. wgmma transposes them. It
+// does not transpose float32. So the source goes through registers. The gradient of tf32 is K-major in device memory:
+// rows of positions, one for each channel. For products of bfloat16 it is MN-major, and in parts.
 //
 // In im2col mode, the source has a box for each block of 64 channels of one tap: of the pixels that the positions see.
 // With halo tiles, positions are a unit of one image, 8 x 8 of them or 64 of a line, and the source has the halo tile
 // of pixels that all taps of a plane see. Three taps of a window's row are 192 columns of one multiplication: the
-// descriptor's distance between blocks of 64 columns is the distance of two taps' pixels.
+// descriptor's distance between blocks of 64 columns is the distance of two taps' pixels. Of float32 they are three
+// multiplications for each line of eight positions, K of one: a lane loads the pixels that a tap sees from there.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -35,21 +36,23 @@ namespace jaxconv {
 template <typename T, WgmmaTile kTile>
 struct WgradGradient {
   using Element = std::conditional_t<kTile.bf16x6, __nv_bfloat16, T>;
-  static constexpr int kPositions = WgradPositions(sizeof(T)), kParts = kTile.bf16x6 ? kBF16Parts : 1;
-  using Tile = SharedTile<Element, static_cast<int>(CeilDiv(kTile.cols, kBlockRows)) * kBlockRows, kPositions,
+  static constexpr int kPositions = WgradPositions(kTile, sizeof(T)), kParts = kTile.bf16x6 ? kBF16Parts : 1;
+  static constexpr int kLines = kTile.has_tf32_halos() ? kUnitSide : 1;  // of eight positions, with a tile each
+  using Tile = SharedTile<Element, static_cast<int>(CeilDiv(kTile.cols, kBlockRows)) * kBlockRows, kPositions / kLines,
                           !kReadsMnMajor<Element>>;
   static constexpr int kBlocks = Tile::kMn / kBlockRows, kBlockBytes = Tile::kBytes / kBlocks;
-  static constexpr int kBytes = kParts * Tile::kBytes;
+  static constexpr int kBytes = kParts * kLines * Tile::kBytes;
   static_assert(!kReadsMnMajor<T> || kBlockK<T> == kBlockRows, "a block of M or N is a swizzled row of TMA");
   static_assert(kBlockBytes % 1024 == 0, "TMA copies a block at once");
+  static_assert(kLines == 1 || (kBlocks == 1 && kPositions / kLines == kTraits<float>.mma_depth),
+                "TMA copies all lines at once, and a line is K of one multiplication");
 };
 
-// 64 channels of float32 at the positions of a stage, as a warpgroup's registers have them for wgmma. A lane's
-// registers of the k-th eight positions are, with g = lane / 4 and t = lane % 4, the rows g and g + 8 of its warp's 16
-// at position t, then at t + 4. Any order of channels is right. This one avoids bank conflicts.
+// 64 channels of float32 at eight positions, as a warpgroup's registers have them for wgmma. A lane's registers are,
+// with g = lane / 4 and t = lane % 4, the rows g and g + 8 of its warp's 16 at position t, then at t + 4. Any order of
+// channels is right. This one avoids bank conflicts.
 struct WgradRegisters {
-  static constexpr int kMultiplications = WgradPositions(4) / kTraits<float>.mma_depth;
-  uint32_t words[kMultiplications][4];
+  uint32_t words[4];
 
   // The channel, of the 64, that is this lane's row of its warp's first or second eight.
   static __device__ __forceinline__ int ChannelOf(int half) {
@@ -57,17 +60,15 @@ struct WgradRegisters {
     return warp / 2 * 32 + g / 4 * 16 + warp % 2 * 8 + half * 4 + g % 4;
   }
 
-  // Two boxes of 32 channels, with a swizzled row for each position.
-  __device__ __forceinline__ void Load(uint32_t block) {
-    const int channel = ChannelOf(0), t = threadIdx.x % 4;
-    const uint32_t box = block + channel / 32 * (kWgradBlockBytes / 2);
-    const int origin = t * kSwizzleBytes + (channel % 32 / 4 ^ t) * 16 + channel % 4 * 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // the swizzle: channel + 4 is the next vector, position + 4 the fourth one
-      const uint32_t from = box + (origin ^ i % 2 * 16 ^ i / 2 * 64) + i / 2 * 4 * kSwizzleBytes;
-#pragma unroll
-      for (int k = 0; k < kMultiplications; ++k) words[k][i] = ptx::LoadWord(from + k * 8 * kSwizzleBytes);
-    }
+  // Of the two boxes of 32 channels, with a swizzled row for each pixel, the one that has this lane's.
+  static __device__ __forceinline__ int Box() { return ChannelOf(0) / 32; }
+
+  // Where this lane's i-th word lies, if position t has the swizzled row at `row`, and the next ones those behind it.
+  // The swizzle: channel + 4 is the next vector, position + 4 the fourth one.
+  static __device__ __forceinline__ uint32_t WordAt(uint32_t row, int i) {
+    const int channel = ChannelOf(0) % 32;
+    const uint32_t first = row + (row / kSwizzleBytes % 8 * 16 ^ channel / 4 * 16) + channel % 4 * 4;
+    return (first ^ i % 2 * 16 ^ i / 2 * 64) + i / 2 * 4 * kSwizzleBytes;
   }
 };
 
@@ -77,7 +78,7 @@ class WgradIm2col {
  public:
   using Gradient = WgradGradient<T, kTile>;
   static constexpr int kBlocks = kTile.rows / kBlockRows;
-  static constexpr int kPositions = WgradPositions(sizeof(T));
+  static constexpr int kPositions = WgradPositions(kTile, sizeof(T));
   static constexpr int kBoxes = kBlockRows / kBlockK<T>, kBoxBytes = kPositions * kSwizzleBytes;  // of a block
   static constexpr int kOfWarpgroup = kBlocks / kTile.warpgroups();
   struct alignas(1024) Stage {
@@ -148,14 +149,22 @@ class WgradIm2col {
   static __device__ __forceinline__ uint64_t Advance(int k) { return Descriptor::Advance(0, k); }
 
   // Of consumers of float32: the source in registers, as operand A of wgmma. `first`: as of At.
-  static __device__ __forceinline__ void Load(uint32_t stage, int first, WgradRegisters (&blocks)[kOfWarpgroup]) {
+  static constexpr int kDepths = kPositions / kTraits<typename Gradient::Element>.mma_depth;
+  static __device__ __forceinline__ void Load(uint32_t stage, int first,
+                                              WgradRegisters (&blocks)[kOfWarpgroup][kDepths]) {
+    const uint32_t of_lane = WgradRegisters::Box() * kBoxBytes + threadIdx.x % 4 * kSwizzleBytes;
 #pragma unroll
     for (int i = 0; i < kOfWarpgroup; ++i) {
-      blocks[i].Load(stage + offsetof(Stage, source) + (first + i) * kWgradBlockBytes);
+      const uint32_t row = stage + offsetof(Stage, source) + (first + i) * kWgradBlockBytes + of_lane;
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const uint32_t from = WgradRegisters::WordAt(row, word);
+#pragma unroll
+        for (int k = 0; k < kDepths; ++k) blocks[i][k].words[word] = ptx::LoadWord(from + k * 8 * kSwizzleBytes);
+      }
     }
   }
   // The same in parts.
-  static constexpr int kDepths = kPositions / kTraits<typename Gradient::Element>.mma_depth;
   static __device__ __forceinline__ void Load(uint32_t stage, int first, BF16Source (&blocks)[kOfWarpgroup][kDepths]) {
 #pragma unroll
     for (int i = 0; i < kOfWarpgroup; ++i) {
@@ -231,9 +240,10 @@ class WgradHalo {
   using Gradient = WgradGradient<T, kTile>;
   static constexpr int kGroups = kTile.rows / WgradUnit(kTile);
   static constexpr int kHaloBytes = kMostHaloPixels * kSwizzleBytes;
+  static constexpr int kBoxes = kBlockRows / kBlockK<T>;  // of a halo tile's 64 channels
   struct alignas(1024) Stage {
     char gradient[Gradient::kBytes];
-    char halos[kGroups][kHaloBytes];
+    char halos[kGroups][kBoxes][kHaloBytes];
   };
   static_assert(kHaloBytes % 1024 == 0, "each halo tile begins a turn of its swizzle");
   static_assert(kTile.cluster() == 1, "halo tiles are not shared");
@@ -241,26 +251,29 @@ class WgradHalo {
   __device__ explicit WgradHalo(const WgmmaParams& p)
       : positions_(p),
         line_(p.unit_rows == 1 ? 8 : p.halo_cols),
+        tap_pixels_(p.tap_pixels),
         layout_(uint64_t{1} << 62 | static_cast<uint64_t>(line_ * 8) << 32 |
                 static_cast<uint64_t>(p.tap_pixels * 8) << 16) {}
 
   // Of a producer: finds what it copies of the source in all steps of a tile. Groups of taps of one plane share its
-  // halo tile.
+  // halo tile. Boxes without channels are not copied, as those of WgradIm2col.
   __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
     const int32_t first = HaloTapsOf(p, tile, tile.first_unit).plane;
     planes_ = HaloTapsOf(p, tile, tile.first_unit + kGroups - 1).plane - first + 1;
     const OperandOrigin origin(p, tile.first_col);
+    int32_t boxes = 0;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const int32_t plane = min(first + i, first + planes_ - 1);
+      const int32_t plane = min(first + i, first + planes_ - 1), channel = plane % p.k_blocks * kBlockRows;
       depths_[i] = p.taps[tile.first_tap + plane / p.k_blocks * p.taps_h * p.taps_w].shift[0];
-      channels_[i] = origin.src_channel + plane % p.k_blocks * kBlockRows;
+      channels_[i] = origin.src_channel + channel;
+      boxes_[i] = kBoxes > 1 && channel + kBlockK<T> >= p.problem.in_channels ? 1 : kBoxes;
+      if (i < planes_) boxes += boxes_[i];
     }
+    bytes_ = boxes * p.halo_rows * p.halo_cols * kSwizzleBytes;
   }
 
-  __device__ __forceinline__ uint32_t SourceBytes(const WgmmaParams& p) const {
-    return planes_ * p.halo_rows * p.halo_cols * kSwizzleBytes;
-  }
+  __device__ __forceinline__ uint32_t SourceBytes(const WgmmaParams&) const { return bytes_; }
 
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t) const {
@@ -269,18 +282,28 @@ class WgradHalo {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       if (i >= planes_) break;
-      ptx::CopyBoxByTma(stage + offsetof(Stage, halos) + i * kHaloBytes, p.src_map, full, channels_[i], at.w, at.h,
-                        at.d + depths_[i], at.image);
+#pragma unroll
+      for (int j = 0; j < kBoxes; ++j) {
+        if (kBoxes > 1 && j >= boxes_[i]) break;
+        const uint32_t to = stage + offsetof(Stage, halos) + (i * kBoxes + j) * kHaloBytes;
+        ptx::CopyBoxByTma(to, p.src_map, full, channels_[i] + j * kBlockK<T>, at.w, at.h, at.d + depths_[i], at.image);
+      }
     }
   }
 
   __device__ __forceinline__ void CopyGradient(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step,
                                                uint32_t stage, uint32_t full, uint16_t) const {
     const ptx::PixelCoord at = positions_.OfUnit(step);
+    if constexpr (!kReadsMnMajor<T>) {
+      const bool is_line = p.unit_rows == 1;  // of eights, see EncodeGradientLines
+      const int32_t first = is_line ? 0 : at.w, line = is_line ? at.w / kUnitSide : at.h;
+      ptx::CopyBoxByTma(stage, p.rhs_map, full, first, tile.first_col, line, at.d, at.image);
+    } else {
 #pragma unroll
-    for (int i = 0; i < Gradient::kBlocks; ++i) {
-      ptx::CopyBoxByTma(stage + i * Gradient::kBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
-                        at.d, at.image);
+      for (int i = 0; i < Gradient::kBlocks; ++i) {
+        ptx::CopyBoxByTma(stage + i * Gradient::kBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w,
+                          at.h, at.d, at.image);
+      }
     }
   }
 
@@ -291,7 +314,22 @@ class WgradHalo {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const HaloTaps taps = HaloTapsOf(p, tile, tile.first_unit + first_group + i);
-      groups_[i] = offsetof(Stage, halos) + (taps.plane - first) * kHaloBytes + PixelOf(p, taps) * kSwizzleBytes;
+      groups_[i] =
+          offsetof(Stage, halos) + (taps.plane - first) * kBoxes * kHaloBytes + PixelOf(p, taps) * kSwizzleBytes;
+      if constexpr (!kReadsMnMajor<T>) {
+        groups_[i] += WgradRegisters::Box() * kHaloBytes + threadIdx.x % 4 * kSwizzleBytes;
+      }
+    }
+  }
+
+  // Of consumers of float32: the source of a line of eight positions in registers, by the taps of the warpgroup's
+  // group. Rows of pixels are swizzled by their number in the halo tile, which begins a turn.
+  __device__ __forceinline__ void LoadLine(uint32_t stage, int line, WgradRegisters (&taps)[kHaloWgradTaps]) const {
+#pragma unroll
+    for (int i = 0; i < kHaloWgradTaps; ++i) {
+      const uint32_t row = stage + groups_[0] + (line * line_ + i * tap_pixels_) * kSwizzleBytes;
+#pragma unroll
+      for (int word = 0; word < 4; ++word) taps[i].words[word] = ptx::LoadWord(WgradRegisters::WordAt(row, word));
     }
   }
 
@@ -320,10 +358,13 @@ class WgradHalo {
 
   RowPositions<kTile> positions_;
   int32_t line_;  // pixels from eight positions to the next eight
+  int32_t tap_pixels_;
   uint64_t layout_;
   int32_t planes_ = 0;
+  uint32_t bytes_ = 0;
   int32_t depths_[kGroups];
   int32_t channels_[kGroups];
+  int32_t boxes_[kGroups];
   uint32_t groups_[kGroups];
 };
 

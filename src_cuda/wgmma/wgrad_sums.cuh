@@ -28,7 +28,7 @@ struct WgradShare {
   static constexpr bool kSharesN = kM == kBlockRows;  // one block of M is for all warpgroups
   static constexpr int kBlocks = kSharesN ? 1 : kM / kBlockRows / kWarpgroups;
   static constexpr int kNOfWarpgroup = kSharesN ? kN / kWarpgroups : kN;
-  static constexpr int kCols = kTile.halo ? kHaloWgradTaps * kBlockRows : kNOfWarpgroup;
+  static constexpr int kCols = kTile.halo && kTile.swap_ab ? WgradUnit(kTile) : kNOfWarpgroup;
   static constexpr int kMults = kNOfWarpgroup / kCols;
   static_assert(kSharesN || kM % (kBlockRows * kWarpgroups) == 0, "warpgroups share out M in blocks of 64");
   static_assert(kCols <= 256 && kCols * kMults == kNOfWarpgroup, "N of a multiplication is 256 at most");
@@ -42,6 +42,10 @@ struct WgradShare {
 
   static __device__ __forceinline__ int FirstBlock() { return kSharesN ? 0 : threadIdx.x / 128 * kBlocks; }
   static __device__ __forceinline__ int FirstOfN() { return kSharesN ? threadIdx.x / 128 * kNOfWarpgroup : 0; }
+  // With halo tiles, the first group of taps.
+  static __device__ __forceinline__ int FirstGroup() {
+    return (kTile.swap_ab ? FirstOfN() / kBlockRows : FirstBlock()) / kHaloWgradTaps;
+  }
 };
 
 // Whether a fragment's rows are channels in their order, and not in that of WgradRegisters.

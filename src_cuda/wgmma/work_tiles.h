@@ -149,7 +149,7 @@ inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
 }
 // Steps of K of a class.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
-  return CeilDiv(ClassRows(p, tile), WgradPositions(TraitsOf(p.src_type).bytes));
+  return CeilDiv(ClassRows(p, tile), WgradPositions(tile, TraitsOf(p.src_type).bytes));
 }
 
 // Pixels by which windows begin before an image or end behind it, at the end where they are more.
@@ -168,7 +168,7 @@ inline bool LeavesOutSteps(const ConvProblem& p, const WgmmaSettings& s) {
   int64_t row = 1;
   for (int d = dim + 1; d < kSpatial; ++d) row *= counts[d];
   const int64_t unseen = PixelsBeyond(p, s, tile, dim) / p.step[dim];
-  const int64_t least = std::max(counts[dim] / 4, CeilDiv(2 * WgradPositions(TraitsOf(p.src_type).bytes), row));
+  const int64_t least = std::max(counts[dim] / 4, CeilDiv(2 * WgradPositions(tile, TraitsOf(p.src_type).bytes), row));
   return unseen > least;
 }
 inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
