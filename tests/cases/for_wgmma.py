@@ -122,6 +122,17 @@ def of_windows():
     yield "dilated_units", dilated((1, 19, 9, 16), (2, 2, 16, 24), 3, 1)
     yield "padded_units", last((2, 9, 15, 16), (3, 2, 16, 24), padding=((-2, 4), (11, -3)))
     yield "many_units", last((20, 63, 58, 8), (3, 3, 8, 72))
+    # Of lines that are whole vectors, or eights, as weight gradients of float32 take them: boxes of 32 channels, also
+    # one alone and none of the image, positions behind an image whose windows see its pixels, taps that a row lacks.
+    yield "lines_of_vectors", last((2, 17, 28, 96), (3, 3, 96, 72))
+    yield "lines_of_vectors_within", last((2, 11, 22, 24), (3, 3, 24, 40), padding="VALID")
+    yield "lines_of_vectors_beyond", last((2, 9, 10, 16), (3, 3, 16, 24), padding=((12, 9), (11, 13)))
+    yield "lines_of_vectors_of_4x2", last((3, 10, 12, 136), (4, 2, 136, 64))
+    yield "lines_of_vectors_dilated", dilated((2, 9, 12, 40), (2, 2, 40, 24), 1, 3)
+    yield "lines_of_vectors_of_a_volume", last((2, 3, 10, 12, 72), (3, 3, 3, 72, 136))
+    yield "line_of_eights", last((2, 136, 40), (7, 40, 24))
+    yield "line_of_eights_within", last((2, 1, 94, 16), (1, 7, 16, 72), padding="VALID")
+    yield "line_of_eights_of_a_volume", last((2, 3, 1, 72, 100), (3, 1, 4, 100, 24))
     # Of windows several pixels apart, a plane for each row and column of a step, of other steps than others.
     yield "halo_tiles_by_2", strided((2, 35, 52, 136), (3, 3, 136, 200), 2, 2)
     yield "halo_tiles_by_1_and_2", strided((2, 17, 40, 72), (3, 3, 72, 40), 1, 2)
@@ -155,11 +166,13 @@ def of_windows():
     yield "odd_windows_of_groups_by_two", of_groups((2, 9, 11, 48), (3, 3, 24, 32), 2, window_strides=(2, 2))
     yield "windows_of_16_groups", of_groups((1, 4, 5, 256), (3, 3, 16, 256), 16)
     yield "tiny_windows_of_groups_of_bytes", of_groups((1, 4, 5, 32), (2, 3, 16, 64), 2)
+    yield "lines_of_vectors_of_groups", of_groups((2, 9, 12, 80), (3, 3, 40, 48), 2)
     yield "windows_of_groups_of_images", last((6, 7, 9, 16), (2, 3, 16, 72), batch_group_count=3)
     # Groups that are columns of one product where tiles end with a group. Other tiles launch each group.
     yield "groups_as_columns", of_groups((2, 7, 9, 192), (2, 3, 64, 384), 3)
     yield "points_of_groups_as_columns", of_groups((3, 11, 13, 192), (1, 1, 96, 384), 2)
     yield "halo_tiles_of_groups_as_columns", of_groups((2, 17, 26, 128), (3, 3, 64, 512), 2)
+    yield "lines_of_vectors_of_groups_as_columns", of_groups((2, 9, 20, 192), (3, 3, 96, 128), 2)
     yield "groups_as_columns_by_two", of_groups((2, 10, 12, 128), (3, 3, 64, 128), 2, window_strides=(2, 2))
     yield "odd_groups_as_columns_by_two", of_groups((2, 9, 11, 128), (3, 3, 64, 128), 2, window_strides=(2, 2))
     yield "20_groups_as_columns", of_groups((1, 4, 5, 1280), (3, 3, 64, 1280), 20)

@@ -17,15 +17,22 @@ def name_of(family, tile):
 EVERY_TILE = {
     name_of(family, tile): (family, tile) for family, planner in FAMILIES["cuda"].items() for tile in planner.tiles
 }
+
+
+def is_for_tf32(tile):
+    """Whether a tile of wgmma has weight gradients of float32 as tf32, and nothing else."""
+    return not (tile.fields.get("has_conv", True) or tile.fields.get("has_wgrad", True))
+
+
 # Without an epilogue, which depthwise's of bytes need. Of the families that take every problem of their types, and of
-# those that take some passes of some: tiles of all passes.
+# those that take some passes of some: tiles of all passes, and of problems as they are.
 WITH_SUMS = {
     name: (family, tile) for name, (family, tile) in EVERY_TILE.items() if family != "depthwise" or not tile.of_bytes
 }
 TILES = {name: of for name, of in WITH_SUMS.items() if of[0] not in PARTIAL}
 PARTIAL_TILES = {
     name: (family, tile) for name, (family, tile) in WITH_SUMS.items() if family in PARTIAL
-    if not (tile.fields.get("of_bytes") or tile.fields.get("of_floats"))
+    if not (tile.fields.get("of_bytes") or tile.fields.get("of_floats") or is_for_tf32(tile))
 }  # fmt: skip
 every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
@@ -34,7 +41,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 def has_pass(tile, which, dtype="bfloat16"):
     """Whether a tile is compiled for a pass; those of most families are for all."""
     of_wgrad = "has_wgrad"
-    if "has_float32_wgrad" in tile.fields and (dtype == "float32" or tile.bf16x6):
+    if "has_float32_wgrad" in tile.fields and (dtype == "float32" or tile.bf16x6 or is_for_tf32(tile)):
         of_wgrad = "has_float32_wgrad"
     return bool(tile.fields.get(of_wgrad if which == "wgrad" else "has_conv", True))
 
@@ -80,7 +87,7 @@ def dtypes_of(family, tile):
     if family == "wgmma":
         bytes_of = {"int8_to_int32": tile.has_int8_conv, "float8_e4m3fn_to_float32": tile.has_float8_conv}
         has = [dtype for dtype, is_there in bytes_of.items() if is_there]
-        return ["float32"] if tile.bf16x6 else [*HALVES, "float32", *has]
+        return ["float32"] if tile.bf16x6 or is_for_tf32(tile) else [*HALVES, "float32", *has]
     if family == "depthwise":
         return ["int8_to_int8"] if tile.of_bytes else ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     floats = ["float32", *HALVES]

@@ -18,7 +18,7 @@ from cases.plans import candidates
 from cases.problems import passes_of, problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
-from cases.tiles import has_pass
+from cases.tiles import has_pass, is_for_tf32
 from jaxconv.explain import lines
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -348,7 +348,11 @@ def test_partial_families_on_a_gpu(family, groups):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tile", FAMILIES["cuda"]["wgmma"].tiles, ids=lambda tile: tile.name.replace(" ", "_"))
+@pytest.mark.parametrize(
+    "tile",
+    [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if not is_for_tf32(tile)],
+    ids=lambda tile: tile.name.replace(" ", "_"),
+)
 def test_wgmma_on_a_gpu(tile):
     """The passes that the tile is compiled for; of the others, and of many groups, it says why not."""
     dtype, precision = ("float32", "highest") if tile.bf16x6 else ("bfloat16", None)

@@ -102,7 +102,7 @@ def test_weight_gradients_of_wgmma_itself_run(tile):
 def test_exact_where_clusters_have_many_weight_gradients(tile, split):
     """Each cluster has tiles for several rounds, of other taps, channels and columns each time."""
     dtype = dtype_of("wgmma", tile)
-    x, g = integers(0, dtype, 2, 300, 520), integers(1, dtype, 2, 300, 1032)
+    x, g = integers(0, dtype, 2, 304, 520), integers(1, dtype, 2, 304, 1032)
     w = jnp.zeros((15, 520, 1032), dtype)
     conv = lambda of, w: conv1d(tile, x, w, of)
     of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)

@@ -11,14 +11,13 @@ from cases.convolution import Convolution, channels_last_convolution
 from cases.plans import stored_slices
 from cases.problems import problem_of
 from cases.reference import OPTIMIZED, assert_same, run_on_host
-from cases.tiles import PASSES, constraint, has_pass, transform_of
+from cases.tiles import PASSES, constraint, dtypes_of, has_pass, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 
 TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if has_pass(tile, "wgrad")]
-DTYPES = {False: ["bfloat16", "float16"], True: ["bfloat16", "float16", "float32"]}  # whether there is tf32
 SPLITS = [1, 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 40, 64]
 CHANNELS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 264]
 PIXELS = {1: 900, 2: 48, 3: 14}  # of a dimension at most, by their number
@@ -38,6 +37,10 @@ class Drawn(NamedTuple):
 
     def __str__(self):
         return f"{self.dtype} {self.asked.tile}, split {self.asked.split}: {self.convolution}"
+
+
+def is_compiled(tile, dtype):
+    return dtype in dtypes_of("wgmma", tile) and has_pass(tile, "wgrad", dtype)
 
 
 def any_convolution(rng):
@@ -69,11 +72,11 @@ def multiply_adds(convolution):
 
 
 def draw(rng):
-    """Any that the tile takes: others are drawn again."""
+    """Any that the tile takes: others are drawn again. Some tiles take few of them."""
+    tile, split = TILES[rng.integers(len(TILES))], int(rng.choice(SPLITS))
     while True:
-        tile, split = TILES[rng.integers(len(TILES))], int(rng.choice(SPLITS))
         convolution = any_convolution(rng)
-        dtype = "float32" if tile.bf16x6 else str(rng.choice(DTYPES[has_pass(tile, "wgrad", "float32")]))
+        dtype = str(rng.choice([of for of in ("bfloat16", "float16", "float32") if is_compiled(tile, of)]))
         transform = transform_of("wgmma", tile, dtype, "wgrad")
         drawn = Drawn(convolution, dtype, constraint("wgmma", tile, transform, split=split))
         if not 0 < multiply_adds(convolution) <= MOST:

@@ -7,11 +7,14 @@ from jax import export
 
 from cases.for_wgmma import check_multiplications, check_shared_memory
 from cases.plans import CUDA, as_it_is, device, shared_bytes, stored_slices
-from cases.problems import VECTORS, halves, of_layouts
+from cases.problems import VECTORS, halves, layer, of_layouts
+from cases.tiles import constraint, is_for_tf32, transform_of
 from jaxconv.planner.choose import choose
 
 TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
 OF_HALO_TILES = [tile for tile in TILES if tile.halo]
+OF_HALVES = [tile for tile in CUDA["wgmma"].tiles if not (tile.bf16x6 or is_for_tf32(tile))]
+(OF_TF32,) = (tile for tile in CUDA["wgmma"].tiles if is_for_tf32(tile))
 every_tile = pytest.mark.parametrize("tile", TILES, ids=str)
 
 
@@ -28,7 +31,7 @@ def cost(problem, tile=None, split=None, **of_device):
 # What is supported.
 
 
-@pytest.mark.parametrize("tile", [tile for tile in CUDA["wgmma"].tiles if not tile.bf16x6], ids=str)
+@pytest.mark.parametrize("tile", OF_HALVES, ids=str)
 def test_passes_of_a_tile(tile):
     """Convs, weight gradients or both."""
     for kind, is_supported, alone in (("wgrad", tile.has_wgrad, "convs"), ("conv", tile.has_conv, "weight gradients")):
@@ -79,6 +82,39 @@ def test_windows_that_halo_tiles_are_large_enough_for(image, window, more, why):
         choice = choice_of(problem, tile)
         assert (choice.plan is None) == (why is not None)
         assert why is None or why in choice.unsupported_reason()
+
+
+def choice_of_tf32(problem, split=None, **of_device):
+    """Of halo tiles of float32, whose gradients have positions last."""
+    asked = constraint("wgmma", OF_TF32, transform_of("wgmma", OF_TF32, "float32", "wgrad"), split=split)
+    return choose("cuda", "wgrad", problem, asked, device(**of_device))
+
+
+@pytest.mark.parametrize("image, window, more, why", [
+    ((56, 56), (3, 3), {}, None), ((9, 4), (2, 4), {}, None), ((13, 12), (1, 6), {}, None), ((200,), (39,), {}, None),
+    ((5, 9, 20), (7, 3, 3), {}, None), ((9, 12), (2, 2), dict(rhs_dilation=(2, 2)), None),
+    ((5, 1, 8), (3, 1, 3), {}, None), ((9, 14), (3, 3), dict(padding="VALID"), None),
+    ((9, 14), (3, 3), {}, "lines of 14 positions, which are no multiple of 4"),
+    ((204,), (3,), {}, "lines of 204 positions, which are no multiple of 8"),
+    ((6, 1, 4), (3, 1, 3), {}, "lines of 4 positions, which are no multiple of 8"),
+    ((8, 8), (5, 5), {}, "144 pixels, of 104"), ((200,), (40,), {}, "too large"), ((8, 8), (1, 1), {}, "has one tap"),
+    ((8, 8), (3, 1), {}, "not rows of a window"), ((8, 8), (3, 3), dict(window_strides=(1, 2)), "pixels apart"),
+])  # fmt: skip
+def test_lines_that_halo_tiles_of_float32_take(image, window, more, why):
+    """TMA copies four or eight positions of a line at least, from multiples of 16 bytes."""
+    choice = choice_of_tf32(layer((4, *image, 16), (*window, 16, 8), "float32", **more))
+    assert (choice.plan is None) == (why is not None)
+    assert why is None or why in choice.unsupported_reason()
+
+
+def test_halo_tiles_of_float32_are_for_its_weight_gradients_alone():
+    x, w = (2, 8, 8, 16), (3, 3, 16, 8)
+    asked = constraint("wgmma", OF_TF32, transform_of("wgmma", OF_TF32, "float32", "wgrad"))
+    plan = lambda kind, dtype, asked, **more: choose("cuda", kind, layer(x, w, dtype, **more), asked).plan
+    assert plan("wgrad", "float32", asked) is not None
+    assert plan("wgrad", "float32", asked, precision="highest") is None
+    for kind, dtype in (("conv", "float32"), ("conv", "bfloat16"), ("wgrad", "bfloat16")):
+        assert plan(kind, dtype, constraint("wgmma", OF_TF32)) is None
 
 
 @pytest.mark.parametrize("results, dilation, why", [
@@ -197,6 +233,16 @@ def test_one_slice_takes_as_long_as_its_positions(tile):
     assert at(128, None) < at(128, 1) / 10
 
 
+def test_halo_tiles_of_float32_take_as_long_as_their_units():
+    """Of 8 x 8 positions, of whole images."""
+    at = lambda images, side, split: (
+        choice_of_tf32(layer((images, side, side, 64), (3, 3, 64, 64), "float32"), split, bandwidth=1e15).cost
+    )
+    assert at(128, 56, 1) / at(64, 56, 1) == pytest.approx(2, rel=0.05)
+    assert at(64, 52, 1) == pytest.approx(at(64, 56, 1), rel=1e-4)
+    assert at(128, 56, None) < at(128, 56, 1) / 10
+
+
 @pytest.mark.parametrize("window, axis", [((3, 1), 0), ((1, 3), 1)])
 def test_positions_that_far_taps_do_not_see_take_no_time(window, axis):
     """Along rows, which steps leave out whole. Each outer tap sees a quarter of the image."""
@@ -236,7 +282,7 @@ def test_slices_take_the_time_of_their_bytes(tile):
 # The compiled tiles.
 
 
-@every_tile
+@pytest.mark.parametrize("tile", [*TILES, OF_TF32], ids=str)
 def test_tiles_are_of_multiplications(tile):
     check_multiplications(tile)
 
@@ -259,3 +305,11 @@ def test_shared_memory_of_weight_gradients(tile):
     assert KIB.keys() <= {tile.name for tile in TILES}
     if tile.name in KIB:
         assert shared == 1024 * KIB[tile.name]
+
+
+def test_shared_memory_of_halo_tiles_of_float32():
+    """Two boxes of 32 channels for each plane, and the gradients of as many positions as of other types."""
+    problem = layer((2, 8, 8, 64), (3, 3, 64, 64), "float32")
+    shared = shared_bytes(choice_of_tf32(problem).plan, problem)
+    check_shared_memory(OF_TF32, shared)
+    assert shared == 1024 * (2 * (3 * 2 * 13 + 16) + 1)
