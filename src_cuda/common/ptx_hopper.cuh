@@ -100,7 +100,8 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #define JAXCONV_SUMS_8 JAXCONV_SUMS_4, JAXCONV_SUM(4), JAXCONV_SUM(5), JAXCONV_SUM(6), JAXCONV_SUM(7)
 #define JAXCONV_SUMS_12 JAXCONV_SUMS_8, JAXCONV_SUM(8), JAXCONV_SUM(9), JAXCONV_SUM(10), JAXCONV_SUM(11)
 #define JAXCONV_SUMS_16 JAXCONV_SUMS_12, JAXCONV_SUM(12), JAXCONV_SUM(13), JAXCONV_SUM(14), JAXCONV_SUM(15)
-#define JAXCONV_SUMS_20 JAXCONV_SUMS_16, JAXCONV_SUM(16), JAXCONV_SUM(17), JAXCONV_SUM(18), JAXCONV_SUM(19)
+#define JAXCONV_SUMS_18 JAXCONV_SUMS_16, JAXCONV_SUM(16), JAXCONV_SUM(17)
+#define JAXCONV_SUMS_20 JAXCONV_SUMS_18, JAXCONV_SUM(18), JAXCONV_SUM(19)
 #define JAXCONV_SUMS_24 JAXCONV_SUMS_20, JAXCONV_SUM(20), JAXCONV_SUM(21), JAXCONV_SUM(22), JAXCONV_SUM(23)
 #define JAXCONV_SUMS_32                                                                                 \
   JAXCONV_SUMS_24, JAXCONV_SUM(24), JAXCONV_SUM(25), JAXCONV_SUM(26), JAXCONV_SUM(27), JAXCONV_SUM(28), \
@@ -123,10 +124,14 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
   JAXCONV_NAMES_48       \
   ", "                   \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define JAXCONV_NAMES_80 \
+#define JAXCONV_NAMES_72 \
   JAXCONV_NAMES_64       \
   ", "                   \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+  "%64, %65, %66, %67, %68, %69, %70, %71"
+#define JAXCONV_NAMES_80 \
+  JAXCONV_NAMES_72       \
+  ", "                   \
+  "%72, %73, %74, %75, %76, %77, %78, %79"
 #define JAXCONV_NAMES_96 \
   JAXCONV_NAMES_80       \
   ", "                   \
@@ -162,6 +167,9 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
   } else if constexpr (kCols == 128) {                                                                            \
     JAXCONV_WGMMA("m64n128" TYPE, JAXCONV_NAMES_64, JAXCONV_SUMS_16, "%64", "%65", TRANSPOSES("%66", "%67"),      \
                   A("%68", "%69", "%70", "%71"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 144) {                                                                            \
+    JAXCONV_WGMMA("m64n144" TYPE, JAXCONV_NAMES_72, JAXCONV_SUMS_18, "%72", "%73", TRANSPOSES("%74", "%75"),      \
+                  A("%76", "%77", "%78", "%79"), __VA_ARGS__);                                                    \
   } else if constexpr (kCols == 160) {                                                                            \
     JAXCONV_WGMMA("m64n160" TYPE, JAXCONV_NAMES_80, JAXCONV_SUMS_20, "%80", "%81", TRANSPOSES("%82", "%83"),      \
                   A("%84", "%85", "%86", "%87"), __VA_ARGS__);                                                    \
@@ -210,6 +218,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #undef JAXCONV_SUMS_8
 #undef JAXCONV_SUMS_12
 #undef JAXCONV_SUMS_16
+#undef JAXCONV_SUMS_18
 #undef JAXCONV_SUMS_20
 #undef JAXCONV_SUMS_24
 #undef JAXCONV_SUMS_32
@@ -218,6 +227,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #undef JAXCONV_NAMES_32
 #undef JAXCONV_NAMES_48
 #undef JAXCONV_NAMES_64
+#undef JAXCONV_NAMES_72
 #undef JAXCONV_NAMES_80
 #undef JAXCONV_NAMES_96
 #undef JAXCONV_NAMES_128

@@ -101,6 +101,9 @@ struct WgmmaTile {
   constexpr bool HasWgrad(DType type) const {
     if (IsByte(type)) return false;   // wgmma reads bytes K-major alone
     if (shares_both()) return false;  // producers of wgrad share one operand
+    // M and N are made of blocks of 64 channels, and a cluster's threads add equally many vectors of four sums each.
+    const int adding = 128 * warpgroups() * kMostCluster / cluster();
+    if (rows % kBlockRows != 0 || rows * cols / 4 % adding != 0) return false;
     if (bf16x6) return type == DType::kF32 && !halo && cols >= kBlockRows;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
@@ -185,6 +188,9 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {.rows = 192, .cols = 128, .stages = 5, .row_blocks = 2, .has_conv = false},
     {.rows = 128, .cols = 128, .stages = 6, .has_conv = false},
     {.rows = 576, .cols = 64, .stages = 2, .halo = true, .has_conv = false},
+    {.rows = 144, .cols = 192, .stages = 4, .row_blocks = 2, .swap_ab = true},
+    {.rows = 160, .cols = 128, .stages = 4, .col_blocks = 2, .swap_ab = true},
+    {.rows = 128, .cols = 96, .stages = 3, .ctas_per_sm = 2},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }

@@ -46,9 +46,10 @@ class WgmmaEpilogue {
   using Stores = WgmmaStores<Out, kTile, kEpilogueKind, sizeof(T) == 1 && sizeof(Out) != 1>;
   static constexpr bool kLeaves =
       !kIsFloat8<T> && sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
-  static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
-  static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
-  static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
+  static constexpr int kBlocks = Stores::kSubtileBlocks, kAcross = Sums::kAcross / 8;
+  static constexpr int kOfBlock = static_cast<int>(CeilDiv(kAcross, kBlocks)), kSubtiles = Sums::kBlocks * kOfBlock;
+  static constexpr bool kIsLastShort = Stores::kIsLastShort;
+  static_assert(kIsLastShort == (kAcross % kBlocks != 0), "only the last rows may be fewer than a subtile's");
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
   using Fragments = typename Sums::Sum[kBlocks][4];
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
@@ -147,10 +148,14 @@ class WgmmaEpilogue {
     if constexpr (sizeof(Out) == 1) {
       RoundToBytes(fragments, tile.first_col() + FirstCol(subtile), to);
     } else if constexpr (sizeof(Out) == 2) {
-      RoundToPairs(fragments, to);
+      RoundToPairs(fragments, Count(subtile), to);
     } else {
 #pragma unroll
       for (int i = 0; i < kBlocks * 4; ++i) {
+        if (kIsLastShort && i / 4 >= Count(subtile)) {
+          to[i / 4][i % 4] = 0;
+          continue;
+        }
         const auto& sum = fragments[i / 4][i % 4];
         if constexpr (kHasEpilogue) {
           to[i / 4][i % 4] = BitsOf(Clip(params_.epilogue.of_floats, ResultIn(sum)));
@@ -181,11 +186,16 @@ class WgmmaEpilogue {
 
   // Where there is an epilogue, rounded pairs are clipped: two at once. Rounding keeps the order of numbers, so that
   // rounded bounds give the same results.
-  __device__ __forceinline__ void RoundToPairs(const Fragments& fragments, typename Stores::Subtile& to) const {
+  __device__ __forceinline__ void RoundToPairs(const Fragments& fragments, int count,
+                                               typename Stores::Subtile& to) const {
     const FloatActivation& bounds = params_.epilogue.of_floats;
     const uint32_t low = RoundPair<Out>(bounds.low, bounds.low), high = RoundPair<Out>(bounds.high, bounds.high);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
+      if (kIsLastShort && block >= count) {
+        to[block][0] = to[block][1] = 0;
+        continue;
+      }
       const auto& four = fragments[block];
       to[block][0] = RoundPair<Out>(ResultIn(four[0]), ResultIn(four[1]));
       to[block][1] = RoundPair<Out>(ResultIn(four[2]), ResultIn(four[3]));
@@ -199,7 +209,7 @@ class WgmmaEpilogue {
   __device__ __forceinline__ void EndUnrounded(Sums& sums, const WgmmaReceivedTile& tile) const {
 #pragma unroll
     for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-      ClipAll(params_.epilogue.of_floats, OfSubtile(sums, subtile));
+      ClipAll(params_.epilogue.of_floats, OfSubtile(sums, subtile), Count(subtile));
       const int32_t first_col = tile.first_col() + FirstCol(subtile);
       if constexpr (sizeof(Out) == 1) {
         ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
@@ -261,7 +271,7 @@ class WgmmaEpilogue {
       typename Stores::Subtile words;
       stores_.ReadResidual(words);
 #pragma unroll
-      for (int i = 0; i < kBlocks * 4; ++i) {
+      for (int i = 0; i < Count(subtile) * 4; ++i) {
         const float residual = FloatOf<Out>(words[i / 4], i % 4);
         SetResult(fragments[i / 4][i % 4], add(ResultIn(fragments[i / 4][i % 4]), residual));
       }
@@ -271,6 +281,13 @@ class WgmmaEpilogue {
 
   static __device__ __forceinline__ Fragments& OfSubtile(Sums& sums, int subtile) {
     return reinterpret_cast<Fragments&>(sums.All()[subtile / kOfBlock][subtile % kOfBlock * kBlocks]);
+  }
+
+  // Fragments that a subtile has.
+  static constexpr int Count(int subtile) {
+    if constexpr (!kIsLastShort) return kBlocks;
+    const int left = kAcross - subtile % kOfBlock * kBlocks;
+    return left < kBlocks ? left : kBlocks;
   }
 
   // A subtile's first row, and column, of the tile.

@@ -32,7 +32,10 @@
 namespace jaxconv {
 
 // Registers of a thread, where producers give theirs to consumers.
-inline constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+inline constexpr int kProducerRegisters = 40;
+constexpr int WgmmaConsumerRegisters(const WgmmaTile& tile) {
+  return (512 - kProducerRegisters) / tile.warpgroups() / 8 * 8;
+}
 
 // A block of a cluster may reach into another once that one's barriers are there, and until it ends.
 template <WgmmaTile kTile>
@@ -188,9 +191,9 @@ template <typename T, int kTileIndex, bool kKMajor, WgmmaEpilogueKind kEpilogueK
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  static_assert(
-      kTile.ctas_per_sm > 1 || (kTile.warpgroups() == 2 && kProducerRegisters + 2 * kConsumerRegisters <= 3 * 168),
-      "a launch gives 384 threads 168 registers each");
+  static_assert(kTile.ctas_per_sm > 1 || kProducerRegisters + kTile.warpgroups() * WgmmaConsumerRegisters(kTile) <=
+                                             (kTile.warpgroups() == 2 ? 3 * 168 : 4 * 128),
+                "a launch gives 384 threads 168 registers each, and 512 threads 128");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
@@ -235,7 +238,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       }
     } else {
       SyncBlocks<kTile>();
-      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
+      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgmmaConsumerRegisters(kTile)>();
       block.template ConsumeTiles<kEpilogueKind>(p);
     }
     __syncwarp();

@@ -136,9 +136,9 @@ __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t fi
 }
 
 template <typename Sum, int kCount, typename F>
-__device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
+__device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f, int count = kCount) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
+  for (int i = 0; i < count; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
 // Bends all sums. Most activations do not, so that the code of the others is apart.
@@ -151,9 +151,11 @@ __device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kBlock
   WithBend(p.epilogue, [&](const auto& bend) { ForEachSum(all, bend); });
 }
 
+// Clips the first so many fragments.
 template <typename Sum, int kFragments>
-__device__ __forceinline__ void ClipAll(const FloatActivation& activation, Sum (&sums)[kFragments][4]) {
-  ForEachSum(reinterpret_cast<Sum(&)[kFragments * 4]>(sums), [&](float z) { return Clip(activation, z); });
+__device__ __forceinline__ void ClipAll(const FloatActivation& activation, Sum (&sums)[kFragments][4],
+                                        int count = kFragments) {
+  ForEachSum(reinterpret_cast<Sum(&)[kFragments * 4]>(sums), [&](float z) { return Clip(activation, z); }, count * 4);
 }
 
 // Results of one byte are scaled before they are rounded.

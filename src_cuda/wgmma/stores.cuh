@@ -52,6 +52,8 @@ class WgmmaStores {
   static constexpr int kSubtileBlocks = (kTile.swap_ab ? kSwizzleBytes / static_cast<int>(sizeof(T)) : kCols) / 8;
   static constexpr int kWords = sizeof(T);
   using Subtile = uint32_t[kSubtileBlocks][kWords];
+  // Whether the last rows are fewer than a subtile's.
+  static constexpr bool kIsLastShort = kTile.swap_ab && kTile.rows % (kSubtileBlocks * 8) != 0;
 
   // `buffers`: this warpgroup's. `barriers`: this warp's, of the copies of residuals to each buffer.
   __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers, uint32_t barriers = 0)
@@ -79,7 +81,6 @@ class WgmmaStores {
   template <typename Sum, int kBlocks>
   __device__ __forceinline__ void StoreColumns(const Sum (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
                                                int32_t first_row, int32_t first_col) const {
-    static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
     const int32_t col = first_col + warp_ * 16 + lane_ / 4, end_col = params_.out_channels;
     WithStored([&](auto type) {
       using Stored = decltype(type);
@@ -88,7 +89,7 @@ class WgmmaStores {
       for (int block = 0; block < kBlocks; block += 4) {
         const int64_t offsets = RowOffset(tile, first_row + block * 8 + lane_);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        for (int i = 0; i < 8 && block + i / 2 < kBlocks; ++i) {
           const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 2 * 8 + lane_ % 4 * 2 + i % 2);
           const auto& four = sums[block + i / 2];  // of a row, this lane has two columns eight apart
           StoreApart(offset >= 0 && col < end_col, offset >= 0 && col + 8 < end_col, first + offset, four[i % 2],
@@ -158,7 +159,7 @@ class WgmmaStores {
     const uint32_t barrier = barriers_ + fetched_ * 8;
     fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
     if (!ptx::ElectOne()) return;
-    const bool is_there = !kSharesCols || col < params_.out_channels;
+    const bool is_there = (!kSharesCols || col < params_.out_channels) && (!kIsLastShort || HasRows(row));
     ptx::WaitForStores<0>();
     ptx::ArriveExpecting(barrier, is_there ? kResultRows * kCols * static_cast<int>(sizeof(T)) : 0);
     if (!is_there) return;
@@ -214,7 +215,7 @@ class WgmmaStores {
         StoreWholeRows(part, at.w);
       } else if constexpr (kTile.halo) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
-      } else if (!kSharesCols || col < params_.out_channels) {
+      } else if ((!kSharesCols || col < params_.out_channels) && (!kIsLastShort || HasRows(row))) {
         ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
       }
       ptx::CommitStores();  // also of no store: BeginBuffer counts buffers by groups
@@ -297,6 +298,10 @@ class WgmmaStores {
   // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
   __device__ __forceinline__ ptx::PixelCoord CoordOfWarp(int32_t row) const {
     return ptx::CoordOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+  }
+  // Whether the tile has them.
+  __device__ __forceinline__ bool HasRows(int32_t row) const {
+    return row + (kSharesCols ? warp_ % 2 : warp_) * kResultRows < kTile.rows;
   }
 
   template <typename Sum>
