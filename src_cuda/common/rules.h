@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "common/product.h"
+#include "common/types.h"
 #include "conv_problem.h"
 #include "reason.h"
 
@@ -27,6 +29,21 @@ template <typename Settings>
 Reason UnsupportedSplit(const Settings& s, Pass pass) {
   if (pass == Pass::kConv && s.split != 1) return "a split of " + std::to_string(s.split) + ": its conv has none";
   return UnsupportedSplit(s);
+}
+
+// Why a family has no kernels of the types of a conv.
+inline std::string NoKernelsOf(const ConvProblem& p) {
+  std::string names;
+  for (const std::string& name : std::set{Name(p.src_type), Name(p.filter_type), Name(p.dst_type)}) {
+    names += (names.empty() ? "" : " and ") + name;
+  }
+  return "it has no kernels of " + names;
+}
+
+// Whether an activation of groups of one channel has its channels last, in whole vectors.
+inline bool HasVectors(const TensorStrides& s, int64_t channels, int64_t vector) {
+  return s.group == 1 && channels % vector == 0 && s.batch % vector == 0 && s.spatial[0] % vector == 0 &&
+         s.spatial[1] % vector == 0 && s.spatial[2] % vector == 0;
 }
 
 // CTAs that compute so many tiles along M, with all tiles of `cols` columns.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "common/planning.h"
@@ -29,17 +28,7 @@ inline Reason UnsupportedTypes(const ConvProblem& p) {
   const auto is_for_type = [&](const DepthwiseTile& tile) { return tile.IsFor(p.src_type); };
   const bool has_kernels = std::ranges::any_of(kDepthwiseTiles, is_for_type);
   if (has_kernels && p.filter_type == p.src_type && p.dst_type == p.src_type) return std::nullopt;
-  std::string names;
-  for (const std::string& name : std::set{Name(p.src_type), Name(p.filter_type), Name(p.dst_type)}) {
-    names += (names.empty() ? "" : " and ") + name;
-  }
-  return "it has no kernels of " + names;
-}
-
-// Whether an activation's channels are last, in whole vectors.
-inline bool HasVectors(const TensorStrides& s, int64_t channels, int64_t vector) {
-  return s.group == 1 && channels % vector == 0 && s.batch % vector == 0 && s.spatial[0] % vector == 0 &&
-         s.spatial[1] % vector == 0 && s.spatial[2] % vector == 0;
+  return NoKernelsOf(p);
 }
 
 // What depends on the problem alone.

@@ -5,12 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 
 #include "common/planning.h"
 #include "common/product.h"
+#include "common/tap_reach.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
 #include "depthwise/layout.h"
@@ -32,42 +32,16 @@ struct Window {
                        // and so is the source: rows, cols and pixels are of one
 };
 
-// The least and the most of the taps' shifts, and their greatest common distance.
-struct TapReach {
-  Three least, most, apart;
-  int64_t strip_end;  // the last source pixel of the first strip
-
-  explicit TapReach(const Product& product) {
-    least.fill(std::numeric_limits<int64_t>::max());
-    most.fill(std::numeric_limits<int64_t>::min());
-    apart.fill(0);
-    strip_end = std::numeric_limits<int64_t>::min();
-    const ConvProblem& p = product.conv;
-    const Tap* any = nullptr;
-    for (const ResidueClass& c : product.residue_classes) {
-      if (c.tap_count == 0 || c.count[0] == 0 || c.count[1] == 0 || c.count[2] == 0) continue;
-      const int64_t strip = c.phase[2] < kStripCols ? (kStripCols - 1 - c.phase[2]) / p.period[2] * p.step[2] : 0;
-      for (int t = 0; t < c.tap_count; ++t) {
-        const Tap& tap = product.taps[c.first_tap + t];
-        if (any == nullptr) any = &tap;
-        Add(tap, *any);
-        strip_end = std::max(strip_end, tap.shift[2] + strip);
-      }
-    }
-  }
-
-  bool is_empty() const { return least[0] > most[0]; }
-  int64_t size(int d) const { return most[d] - least[d] + 1; }
-
- private:
-  void Add(const Tap& tap, const Tap& other) {
-    for (int d = 0; d < kSpatial; ++d) {
-      least[d] = std::min<int64_t>(least[d], tap.shift[d]);
-      most[d] = std::max<int64_t>(most[d], tap.shift[d]);
-      if (apart[d] != 1) apart[d] = std::gcd(apart[d], int64_t{tap.shift[d]} - other.shift[d]);
-    }
-  }
-};
+// The last source pixel of the first strip.
+inline int64_t StripEnd(const Product& product) {
+  const ConvProblem& p = product.conv;
+  int64_t end = std::numeric_limits<int64_t>::min();
+  ForEachSeenTap(product, [&](const Tap& tap, const ResidueClass& c) {
+    const int64_t strip = c.phase[2] < kStripCols ? (kStripCols - 1 - c.phase[2]) / p.period[2] * p.step[2] : 0;
+    end = std::max(end, tap.shift[2] + strip);
+  });
+  return end;
+}
 
 // The depths of a window where a plane of the output has a source, on average. Of a dilated input, depths count the
 // source's planes, and in them the phases that see them: see SourceDepth of params.cuh.
@@ -98,7 +72,7 @@ inline std::optional<Window> FindWindow(const Product& product) {
   w.depths_seen = DepthsSeen(p, w.first[0], w.depths);
   w.rows = CeilDiv(reach.size(1), w.apart[0]);
   w.cols = CeilDiv(reach.size(2), w.apart[1]);
-  w.pixels = w.apart[1] > 1 ? w.cols + kStripCols - 1 : reach.strip_end - w.first[2] + 1;
+  w.pixels = w.apart[1] > 1 ? w.cols + kStripCols - 1 : StripEnd(product) - w.first[2] + 1;
   return w;
 }
 
