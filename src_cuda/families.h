@@ -5,6 +5,7 @@
 
 #include "depthwise/family.h"
 #include "direct/family.h"
+#include "gather/family.h"
 #include "im2col/family.h"
 #include "mma/family.h"
 #include "simt/family.h"
@@ -12,6 +13,6 @@
 
 namespace jaxconv {
 
-inline constexpr std::tuple kFamilies{&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kWgmma};
+inline constexpr std::tuple kFamilies{&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kGather, &kWgmma};
 
 }  // namespace jaxconv

@@ -22,6 +22,7 @@
 #include "common/tma_limits.h"
 #include "depthwise/planning.h"
 #include "direct/planning.h"
+#include "gather/planning.h"
 #include "host_planning.h"
 #include "im2col/planning.h"
 #include "make_problem.h"
@@ -332,6 +333,7 @@ NB_MODULE(_planning, module) {
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
   module.attr("TOO_MANY_POSITIONS") = kTooManyPositions;
-  BindCuda<SimtPlanner, Im2colPlanner, MmaPlanner, DirectPlanner, DepthwisePlanner, WgmmaPlanner>(module);
+  BindCuda<SimtPlanner, Im2colPlanner, MmaPlanner, DirectPlanner, DepthwisePlanner, GatherPlanner, WgmmaPlanner>(
+      module);
   BindHost<host::GemmPlanner, host::DepthwisePlanner>(module.def_submodule("host"));
 }

@@ -16,6 +16,7 @@ TRANSFORMS = {
     "mma": partial(dense_transforms, packs_groups=True),
     "direct": partial(dense_transforms, joins_groups=True, stores_parts=True),
     "depthwise": depthwise_transforms,
+    "gather": depthwise_transforms,
     "wgmma": partial(dense_transforms, k_major=True),
 }
 FAMILIES: dict[str, dict[str, Family]] = {

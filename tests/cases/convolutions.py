@@ -108,7 +108,7 @@ def of_tiles():
 
 
 # Of the partial families, those that each is for.
-OWN = {"direct": NARROW | CHANNELS, "depthwise": CHANNELS, "wgmma": WINDOWS}
+OWN = {"direct": NARROW | CHANNELS, "depthwise": CHANNELS, "gather": CHANNELS, "wgmma": WINDOWS}
 OF_PARTIAL = NARROW | CHANNELS | WINDOWS
 
 
@@ -132,7 +132,7 @@ def problem(name, dtype="bfloat16", implementation=None):
 
 TINY = {
     family: [name for name in own if name.startswith("tiny")]
-    for family, own in {"direct": NARROW, "depthwise": CHANNELS, "wgmma": WINDOWS}.items()
+    for family, own in {"direct": NARROW, "depthwise": CHANNELS, "gather": CHANNELS, "wgmma": WINDOWS}.items()
 }
 WITH_OUTPUT_TILES = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",

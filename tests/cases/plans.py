@@ -15,7 +15,8 @@ from jaxconv.transforms import apply
 
 CUDA = FAMILIES["cuda"]
 TILES = {family: {tile.name: tile for tile in CUDA[family].tiles} for family in CUDA}
-PARTIAL = ("direct", "depthwise", "wgmma")  # take some problems of their types; the other families take them all
+# They take some problems of their types; the other families take them all.
+PARTIAL = ("direct", "depthwise", "gather", "wgmma")
 
 
 def device(**changes):

@@ -58,7 +58,7 @@ def make(folder: Path, families: list[str]) -> None:
 def plain(family, tile, dtype):
     """A function of arrays, these, and its results."""
     passes = ("fprop",) if dtype in FORWARD_ALONE else ("wgrad", "fprop", "dgrad")
-    names = TINY[family][:4] if family in PARTIAL else list(convolutions())[:2]
+    names = TINY[family][:5] if family in PARTIAL else list(convolutions())[:2]
     cases = cases_of(family, tile, names, passes, (1, 2), dtype=dtype)[:MOST]
     if family == "wgmma" and dtype not in FORWARD_ALONE:
         cases += cases_of(family, tile, OF_STEPS, ("wgrad",), (1, 4), dtype=dtype)

@@ -14,6 +14,7 @@ def name_of(family, tile):
     return f"{family}_{tile}{stages}".replace(" ", "_")
 
 
+CONVS_ALONE = ("gather",)  # families without weight gradients
 EVERY_TILE = {
     name_of(family, tile): (family, tile) for family, planner in FAMILIES["cuda"].items() for tile in planner.tiles
 }
@@ -32,9 +33,12 @@ WITH_SUMS = {
 TILES = {name: of for name, of in WITH_SUMS.items() if of[0] not in PARTIAL}
 PARTIAL_TILES = {
     name: (family, tile) for name, (family, tile) in WITH_SUMS.items() if family in PARTIAL
-    if not (tile.fields.get("of_bytes") or tile.fields.get("of_floats") or is_for_tf32(tile))
+    if not (tile.fields.get("of_bytes") or tile.fields.get("of_floats") or is_for_tf32(tile) or family in CONVS_ALONE)
 }  # fmt: skip
 every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
+# The same, and those of families that have no weight gradients.
+TILES_OF_CONVS = PARTIAL_TILES | {name: of for name, of in WITH_SUMS.items() if of[0] in CONVS_ALONE}
+every_tile_of_convs = pytest.mark.parametrize("family, tile", TILES_OF_CONVS.values(), ids=TILES_OF_CONVS)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
 
@@ -88,6 +92,8 @@ def dtypes_of(family, tile):
         bytes_of = {"int8_to_int32": tile.has_int8_conv, "float8_e4m3fn_to_float32": tile.has_float8_conv}
         has = [dtype for dtype, is_there in bytes_of.items() if is_there]
         return ["float32"] if tile.bf16x6 or is_for_tf32(tile) else [*HALVES, "float32", *has]
+    if family == "gather":
+        return ["float32", "bfloat16", "float16"]
     if family == "depthwise":
         return ["int8_to_int8"] if tile.of_bytes else ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     floats = ["float32", *HALVES]
@@ -140,9 +146,13 @@ PASSES = {
 }
 
 
+def passes_of_family(family):
+    return tuple(which for which in PASSES if which != "wgrad" or family not in CONVS_ALONE)
+
+
 def passes_with_split_k(family):
     """Those with split-K in a partial family."""
-    return tuple(PASSES) if family == "wgmma" else ("wgrad",)
+    return tuple(PASSES) if family == "wgmma" else () if family in CONVS_ALONE else ("wgrad",)
 
 
 def kernels_of(family, tile):
@@ -176,7 +186,7 @@ def transforms_of(family, tile, dtype, which):
 
 
 # wgmma has slices without steps, too.
-SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}
+SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "gather": (1,), "wgmma": (1, 3, 17)}
 
 
 def splits_of(family, tile, which):

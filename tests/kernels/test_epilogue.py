@@ -82,7 +82,7 @@ def test_both_bounds_and_what_bends(family, tile, dtype, activation):
 
 OF_EACH_FAMILY = pytest.mark.parametrize("family, name", [
     ("simt", "many_of_all"), ("im2col", "many_of_all"), ("mma", "many_of_all"), ("wgmma", "many_of_all"),
-    ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
+    ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"), ("gather", "depthwise_5x5"),
 ])  # fmt: skip
 
 
@@ -176,6 +176,7 @@ def test_no_zero_of_a_slope_is_negative(family, name):
 
 @pytest.mark.parametrize("family, name", [
     ("mma", "many_of_all"), ("wgmma", "many_of_all"), ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
+    ("gather", "depthwise_5x5"),
 ])  # fmt: skip
 def test_operands_that_are_not_aligned(monkeypatch, family, name):
     """Another kernel takes them, and ends with the epilogue as well."""

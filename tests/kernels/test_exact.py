@@ -25,6 +25,7 @@ from cases.tiles import (
     dtypes_of,
     dtypes_of_family,
     every_family,
+    passes_of_family,
     passes_with_split_k,
     settings_of,
     splits_of,
@@ -107,7 +108,8 @@ def test_offsets_past_31_bits(family):
     convolution = of_family(family, (images, positions, channels), (1,), 8)
     ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
     x, w, g = ends.operands("bfloat16")
-    ours, theirs = (each_pass(c) for c in (convolution.ours(constraint(family)), ends.lax()))
+    passes = passes_of_family(family)
+    ours, theirs = (each_pass(c, passes) for c in (convolution.ours(constraint(family)), ends.lax()))
 
     @jax.jit
     def apart(ends):

@@ -6,10 +6,9 @@ import pytest
 
 from cases import epilogue
 from cases.convolution import channels_last_convolution
-from cases.convolutions import WITH_OUTPUT_TILES, convolutions
+from cases.convolutions import OWN, WITH_OUTPUT_TILES, convolutions
 from cases.exact import alone, cases_of
 from cases.float8 import FLOAT8
-from cases.for_wgmma import WINDOWS
 from cases.int8 import whole_range
 from cases.plans import PARTIAL
 from cases.reference import assert_same, pullback
@@ -75,7 +74,7 @@ def test_the_same_twice(family, tile, dtype, split):
 @pytest.mark.parametrize("family, tile, dtype", WHERE_TAKEN.values(), ids=WHERE_TAKEN)
 def test_the_same_twice_where_supported(family, tile, dtype):
     rng = np.random.default_rng(0)
-    names = WITH_OUTPUT_TILES.get(family, WINDOWS)
+    names = WITH_OUTPUT_TILES.get(family, OWN[family])
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
                 for name in names}  # fmt: skip
     cases = [

@@ -7,14 +7,14 @@ import pytest
 import jaxconv
 from cases.convolutions import convolutions, problem
 from cases.problems import passes_of
-from cases.tiles import FAMILY_TYPES
+from cases.tiles import CONVS_ALONE, FAMILY_TYPES
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem.offsets import offset_tables
 
-OF_FAMILY = {"depthwise": "depthwise_5x5", "direct": "groups_of_16"}
-FAMILIES_ON_GPUS = sorted({family for family, _ in FAMILY_TYPES})
+OF_FAMILY = {"depthwise": "depthwise_5x5", "direct": "groups_of_16", "gather": "depthwise_5x5"}
+FAMILIES_ON_GPUS = sorted({*CONVS_ALONE, *(family for family, _ in FAMILY_TYPES)})
 
 
 def test_a_program_of_another_format_is_refused(monkeypatch, implementation):
@@ -70,6 +70,7 @@ OF_WINDOWS = [
     ("wgmma", dict(reach_w=-1)),
     ("direct", dict(halo_height=-1)), ("direct", dict(halo_width=8)), ("direct", dict(taps=-1)),
     ("depthwise", dict(first_row=1)), ("depthwise", dict(first_col=-1)),
+    ("gather", dict(first_row=1)), ("gather", dict(tap_rows=-1)), ("gather", dict(filter_first=8)),
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ SMOKE = {
     "side_by_side": (channels_last_convolution(
         (1, 4, 4, 8), (2, 2, 8, 16), window_strides=(2, 2), padding="VALID"), 1),
 }  # fmt: skip
-TINY_SPLITS = {"direct": (8,), "depthwise": (8,), "wgmma": (1, 2, 3, 8)}
+TINY_SPLITS = {"direct": (8,), "depthwise": (8,), "gather": (1,), "wgmma": (1, 2, 3, 8)}
 
 
 @pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)

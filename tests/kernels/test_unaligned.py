@@ -12,17 +12,20 @@ import jaxconv
 from cases.exact import each_pass, of_family
 from cases.reference import assert_same, channels_last, integers, run_on_host
 from cases.spread import OPERANDS, passes
-from cases.tiles import FAMILY_TYPES, constraint
+from cases.tiles import FAMILY_TYPES, constraint, passes_of_family
 from jaxconv.planner.plan import ConvPlan
 
 pytestmark = pytest.mark.gpu
 LAYERS = {
     "direct": ((2, 9, 9, 32), (3, 3, 4, 32)),
     "depthwise": ((2, 9, 9, 32), (3, 3, 1, 32)),
+    "gather": ((2, 9, 9, 32), (3, 3, 1, 32)),
     "wgmma": ((2, 9, 9, 32), (3, 3, 32, 32)),
 }
-DTYPES = {"direct": ["bfloat16"], "depthwise": ["bfloat16", "float32"], "wgmma": ["bfloat16", "float8_e4m3fn"]}
-TAKEN = [(family, dtype, which) for family in LAYERS for dtype in DTYPES[family] for which in OPERANDS]
+DTYPES = {"direct": ["bfloat16"], "depthwise": ["bfloat16", "float32"], "gather": ["bfloat16", "float32"],
+          "wgmma": ["bfloat16", "float8_e4m3fn"]}  # fmt: skip
+TAKEN = [(family, dtype, which) for family in LAYERS for dtype in DTYPES[family] for which in OPERANDS
+         if which in passes_of_family(family)]  # fmt: skip
 
 
 def flat(*arrays):
@@ -54,7 +57,7 @@ def test_slices_of_a_larger_array(monkeypatch, family, dtype, which):
 
 @pytest.mark.parametrize("family, dtype", [
     ("simt", "float32"), ("simt", "float64"), ("mma", "bfloat16"), ("wgmma", "bfloat16"), ("direct", "bfloat16"),
-    ("depthwise", "bfloat16"), ("depthwise", "float32"),
+    ("depthwise", "bfloat16"), ("depthwise", "float32"), ("gather", "bfloat16"), ("gather", "float32"),
 ])  # fmt: skip
 def test_residuals_within_larger_arrays(family, dtype):
     """They begin at their second element."""

@@ -7,7 +7,7 @@ import pytest
 from cases.exact import alone, cases_of, exact, exact_in, pulled_back, results_of, rounded
 from cases.for_depthwise import CHANNELS
 from cases.reference import assert_same
-from cases.tiles import constraint, dtype_of, every_partial_tile, every_tile, every_tile_for_int8
+from cases.tiles import constraint, dtype_of, every_tile, every_tile_for_int8, every_tile_of_convs
 
 pytestmark = pytest.mark.gpu
 
@@ -53,6 +53,7 @@ UNEVEN = {
     "direct": ["pieces_unseen", "columns_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
                "odd_vectors"],
     "depthwise": CHANNELS,
+    "gather": CHANNELS,
     "wgmma": ["windows_unseen", "pieces_unseen", "odd_points_by_2", "points_by_2", "line_by_8", "even_volume_by_2",
               "volume_by_2", "windows_apart", "line_by_4_of_2_pixels", "padded_widely", "three_tiles_of_rows",
               "channels_136_to_8", "channels_64_to_328", "half_is_left", "unseen_taps_of_a_cropped_line",
@@ -60,7 +61,7 @@ UNEVEN = {
 }  # fmt: skip
 
 
-@every_partial_tile
+@every_tile_of_convs
 def test_results_are_written_everywhere_where_supported(family, tile):
     """Also those that no tap reaches, and slices without output tiles."""
     cases, dtype = cases_of(family, tile, UNEVEN[family], splits=(1, 5, 8, 40)), dtype_of(family, tile)

@@ -145,6 +145,37 @@ REFUSED = {
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "n_tiles_per_cta": (EACH, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
     },
+    "gather": {
+        "float64": (each_channel((2, 20, 20, 16), (3, 3), "float64"), {}, CONV_PASSES, "float64"),
+        "two_types": (
+            each_channel((2, 20, 20, 16), (3, 3), result="float32"), {}, CONV_PASSES, "bfloat16 and float32"
+        ),
+        "weight_gradient": (EACH, {}, EVERY_PASS[2:], "weight gradients"),
+        "dense": (halves((2, 20, 20, 16), (3, 3, 16, 16)), {}, CONV_PASSES, "one channel"),
+        "twice_as_many": (
+            halves((2, 20, 20, 16), (3, 3, 1, 32), feature_group_count=16), {}, CONV_PASSES, "one channel"
+        ),
+        "groups_of_images": (
+            halves((16, 20, 20, 1), (3, 3, 1, 16), batch_group_count=16), {}, CONV_PASSES, "images"
+        ),
+        "channels_first": (
+            channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, CONV_PASSES, "last"
+        ),
+        "part_of_a_vector": (each_channel((2, 20, 20, 12), (3, 3)), {}, CONV_PASSES, "vectors of 16 bytes"),
+        "dilated_input": (
+            each_channel((2, 20, 20, 16), (4, 4), lhs_dilation=2, padding=2), {}, EVERY_PASS[:1], "dilated by 2"
+        ),
+        "strides": (each_channel((2, 20, 20, 16), (3, 3), window_strides=2), {}, EVERY_PASS[1:2], "dilated by 2"),
+        "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, CONV_PASSES, "nothing"),
+        "far_away": (
+            each_channel((1, 2, 2, 16), (3, 3), rhs_dilation=1 << 23, padding=1 << 24), {}, EVERY_PASS[:1],
+            "2\\^31 bytes"
+        ),
+        "split": (EACH, dict(split=2), CONV_PASSES, "split of 2"),
+        "no_split": (EACH, dict(split=0), CONV_PASSES, "split of 0"),
+        "chunks": (EACH, dict(chunk=128), CONV_PASSES, "no setting chunk"),
+        "output_tile": (EACH, dict(output_tile=(4, 8)), CONV_PASSES, "no setting (rows|cols)"),
+    },
     "wgmma": {
         "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS[::2], "float32"),
         "float32_itself": (
