@@ -87,8 +87,8 @@ def conv_general_dilated(
           lax, without a warning, where it is expected to be clearly faster. XLA autotunes it: it may give other bits
           in another run.
         - "cuda", "cpu": a native kernel of that platform in every pass, or an error.
-        - "simt", "im2col", "mma", "direct", "depthwise", "gather", "wgmma" on a GPU; "gemm", "depthwise" on a host: this
-          kernel family in every pass, or an error.
+        - "simt", "im2col", "mma", "direct", "depthwise", "gather", "wgmma" on a GPU; "gemm", "depthwise" on a host:
+          this kernel family in every pass, or an error.
         - "xla": lax itself.
 
         Where a file of measured plans is loaded (`load_tuning`), None takes the fastest measured plan, or lax. A

@@ -20,7 +20,8 @@ from jaxconv.tuning import file
 from jaxconv.tuning.entries import Entry
 from jaxconv.tuning.loaded import loaded_tuning
 
-BY_LAX = each_channel((1, 16, 16, 960), (3, 3))  # where cuDNN has a kernel of its own
+BY_LAX = halves((1, 32, 32, 1536), (1, 1, 1536, 512))
+EACH = each_channel((1, 16, 16, 960), (3, 3))
 BY_OURS = halves((128, 28, 28, 256), (3, 3, 256, 256))
 DENSE = halves((32, 28, 28, 128), (3, 3, 128, 128))
 UNFITTED = device(is_fitted=False)
@@ -63,7 +64,7 @@ def lowered(problem, implementation=None):
     (layer((8, 14, 14, 64), (3, 3, 64, 96), "float16", window_strides=2), ("window", None, "window wgrad")),
     (layer((8, 14, 14, 64), (3, 3, 64, 96)), ("float32 window", "float32 window", "float32 window wgrad")),
     (halves((8, 500, 64), (3, 64, 96)), ("window", "window", "window wgrad")),
-    (BY_LAX, ("3x3 depthwise", "3x3 depthwise", None)),
+    (EACH, ("3x3 depthwise", "3x3 depthwise", None)),
 ])  # fmt: skip
 def test_kinds(problem, expected):
     assert kinds(problem) == expected
@@ -126,7 +127,7 @@ def test_the_choice():
 
 def test_the_choice_for_channels_first():
     """As for channels last: cuDNN gets them so."""
-    by_lax = channels_first((1, 960, 16, 16), (960, 1, 3, 3), feature_group_count=960)
+    by_lax = channels_first((1, 1536, 32, 32), (512, 1536, 1, 1))
     by_ours = channels_first((128, 256, 28, 28), (256, 256, 3, 3))
     of_one_pixel = channels_first((128, 256, 1, 1), (256, 256, 1, 1))
     assert is_lax("conv", by_lax) and not is_lax("conv", by_ours)
@@ -175,7 +176,7 @@ def test_a_gpu_without_fitted_costs(on_cuda, monkeypatch):
     for kind, problem in passes_of(DENSE).values():
         assert is_lax(kind, problem, UNFITTED)
     assert is_lax("conv", halves((1, 7, 7, 64), (1, 1, 64, 64)), UNFITTED)
-    assert not is_lax("conv", BY_LAX, UNFITTED)
+    assert not is_lax("conv", EACH, UNFITTED)
     monkeypatch.setattr(ffi, "device", lambda platform: UNFITTED)
     (line,) = lines(conv(DENSE), *operands(DENSE))
     assert ": lax; not wgmma " in line and line.endswith("autotune measures both)")
@@ -187,13 +188,13 @@ def test_a_gpu_without_fitted_costs(on_cuda, monkeypatch):
 
 def test_explain(on_cuda):
     (by_lax,) = lines(conv(BY_LAX), *operands(BY_LAX))
-    assert by_lax.partition(": ")[2].startswith("lax (3.")
-    assert " us expected); not depthwise " in by_lax and by_lax.endswith(" us expected")
+    assert by_lax.partition(": ")[2].startswith("lax (7.")
+    assert " us expected); not wgmma " in by_lax and by_lax.endswith(" us expected")
     (by_ours,) = lines(conv(BY_OURS), *operands(BY_OURS))
     assert ": wgmma " in by_ours and "; not simt " in by_ours
     assert "; not lax: " in by_ours and "us expected, within a factor of 1." in by_ours.rpartition("not lax: ")[2]
     (named,) = lines(conv(BY_LAX, "cuda"), *operands(BY_LAX))
-    assert ": depthwise " in named and "lax" not in named
+    assert ": wgmma " in named and "lax" not in named
 
 
 def test_equal_choices_are_equal():

@@ -448,6 +448,7 @@ NAMES = {
         "7x16 by 4", "2:1 4x32 by 4", "3x3x3", "8x48 by 2 in parts", "3x16 by 4 copied by others",
         "7x16 by 4 by TMA in pairs",
     ],
+    "gather": ["3x3 by 1", "rows of 7 by 4", "any window by 2"],
     "wgmma": [
         "128x256x64", "256x160x64 by 2x1", "128x128x64 by 1x2", "256x96x64 of halo tiles",
         "64x64x64 by slices, two at once",
