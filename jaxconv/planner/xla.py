@@ -74,7 +74,7 @@ def kind_of(product: Product) -> str | None:
 
     All kinds are channels-last, of one or two dimensions, without dilations, in bfloat16, float16, or float32 as tf32.
     A data gradient of strides above 1 has a dilation. The kinds are dense convolutions with enough channels on both
-    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of depthwise 3x3 windows.
+    sides for tensor cores, in whole 16-byte vectors.
     """
     p, rank = product.problem, len(product.problem.kernel)
     dtypes = {p.lhs_dtype, p.rhs_dtype, p.out_dtype}
@@ -82,6 +82,7 @@ def kind_of(product: Product) -> str | None:
         rank <= 2
         and {*p.lhs_dilation, *p.rhs_dilation} == {1}
         and p.lhs_spec == p.out_spec == Spec(0, rank + 1, tuple(range(1, rank + 1)))
+        and p.groups == 1
         and product.has_known_batch
         and not p.is_empty
         and len(dtypes) == 1
@@ -94,14 +95,8 @@ def kind_of(product: Product) -> str | None:
         or (dtype == "float32" and product.float32 is not Float32.TF32)
     ):
         return None
-    kind = _depthwise_kind(product) if p.groups > 1 else _dense_kind(product)
+    kind = _dense_kind(product)
     return f"float32 {kind}" if kind and dtype == "float32" else kind
-
-
-def _depthwise_kind(product: Product) -> str | None:
-    p = product.problem
-    is_of_pixels = p.in_channels == p.out_channels == 1 and p.kernel == (3, 3) and {*p.window_strides} == {1}
-    return "3x3 depthwise" if is_of_pixels and product.kind == "conv" else None
 
 
 def _dense_kind(product: Product) -> str | None:
@@ -116,8 +111,7 @@ def _dense_kind(product: Product) -> str | None:
 
 def work_of(product: Product) -> Work:
     sizes = native(product)
-    tile = TILE if sizes.n > 1 else 1  # depthwise has no matrix product
-    whole = lambda size: ceil_div(size, tile) * tile
+    whole = lambda size: ceil_div(size, TILE) * TILE
     flops = 2.0 * product.groups * whole(sizes.m) * whole(sizes.n) * sizes.k
     size = {role: _bytes(product.problem, role) for role in (*OPERANDS[product.kind], RESULT[product.kind])}
     waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else sizes.k / 64
@@ -174,7 +168,7 @@ def choose_or_lax(
         return ours
     if not device.is_fitted:
         why = "lax is taken for dense layers on this GPU, which no costs are fitted to (jaxconv.autotune measures both)"
-        return ours if problem.groups > 1 else _lax(ours, math.inf, why)
+        return _lax(ours, math.inf, why)
     if epilogue_kind is not EpilogueKind.NONE:
         return ours
     work, constants = work_of(product), constants_of(kind_of_lax, device)

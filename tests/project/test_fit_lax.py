@@ -74,7 +74,7 @@ def test_kinds_without_rows_keep_their_numbers(measured, data, tmp_path):
         RowFile(MACHINE, [each.row for each in measured if each.kind in kinds]).save(path)
         assert main(["fit-lax", str(path), "--write"]) == 0
     assert data_files.record("h200", "lax")["kinds"].keys() == {"window", "1x1 fprop"}
-    assert "3x3 depthwise error" in json.loads(data.read_text())["lax"]
+    assert "1x1 wgrad error" in json.loads(data.read_text())["lax"]
 
 
 def test_the_planner_has_what_was_fitted():
