@@ -41,7 +41,7 @@ inline std::string NoKernelsOf(const ConvProblem& p) {
 }
 
 // Whether an activation of groups of one channel has its channels last, in whole vectors.
-inline bool HasVectors(const TensorStrides& s, int64_t channels, int64_t vector) {
+inline bool HasVectorsOfGroups(const TensorStrides& s, int64_t channels, int64_t vector) {
   return s.group == 1 && channels % vector == 0 && s.batch % vector == 0 && s.spatial[0] % vector == 0 &&
          s.spatial[1] % vector == 0 && s.spatial[2] % vector == 0;
 }

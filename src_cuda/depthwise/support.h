@@ -37,7 +37,7 @@ inline Reason UnsupportedProblem(const ConvProblem& p) {
   if (p.in_channels != 1 || p.out_channels != 1) return "it is for groups of one channel";
   if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // kernels read the first one
   const int64_t vector = TraitsOf(p.src_type).vector();
-  if (!HasVectors(p.src, p.groups, vector) || !HasVectors(p.dst, p.groups, vector)) {
+  if (!HasVectorsOfGroups(p.src, p.groups, vector) || !HasVectorsOfGroups(p.dst, p.groups, vector)) {
     return "channels are not last, in vectors of 16 bytes";
   }
   if (kMostPeriod % p.period[2] != 0) {

@@ -113,9 +113,9 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
     return std::to_string(d.tile.warps) + " warps cannot share out " + std::to_string(d.col_blocks * 8) +
            " output channels";
   }
-  // depthwise has exact sums of float32, and multiplies no zeros.
+  // depthwise and gather have exact sums of float32, and multiply no zeros.
   if (d.tile.of_floats() && d.problem.groups > 1 && d.problem.in_channels == 1)
-    return "groups of one channel are for depthwise";
+    return "groups of one channel are for depthwise and gather";
   // A warp may multiply its halo tile again, with operands that are rounded to finite numbers.
   if (d.tile.of_floats() && d.channel_parts > 1) {
     return "there are more than " + std::to_string(d.tile.vectors * d.vector()) + " channels";

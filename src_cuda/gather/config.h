@@ -17,7 +17,6 @@ struct GatherTile {
   int width = 0;   // taps of a row of the window; 0: any number
   int height = 0;  // rows of the window, which then has one plane; 0: any number, of any number of planes
 
-  constexpr bool IsFor(DType type) const { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
   // Taps, and pixels, whose vectors a thread loads at once.
   constexpr int taps() const { return width > 0 ? width : kGatherTaps; }
   constexpr int pixels() const { return taps() + cols - 1; }
@@ -31,13 +30,15 @@ struct GatherTile {
   // CTAs per SM, which has 65536 registers.
   constexpr int ctas_per_sm(bool has_epilogue) const { return (1 << 16) / kGatherThreads / registers(has_epilogue); }
 
-  std::string name() const {
-    const std::string window = height > 0  ? std::to_string(height) + "x" + std::to_string(width)
-                               : width > 0 ? "rows of " + std::to_string(width)
-                                           : "any window";
-    return window + " by " + std::to_string(cols);
+  std::string window() const {
+    if (height > 0) return std::to_string(height) + "x" + std::to_string(width);
+    return width > 0 ? "rows of " + std::to_string(width) : "any window";
   }
+  std::string name() const { return window() + " by " + std::to_string(cols); }
 };
+
+// The types that all tiles are compiled for.
+constexpr bool GatherIsFor(DType type) { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
 
 inline constexpr GatherTile kGatherTiles[] = {
     {.cols = 1, .width = 3, .height = 3},

@@ -200,7 +200,7 @@ template <typename T, int kTileIndex, bool kHasEpilogue>
 __global__ void __launch_bounds__(kGatherThreads, kGatherTiles[kTileIndex].ctas_per_sm(kHasEpilogue))
     GatherKernel(const __grid_constant__ GatherParams p) {
   constexpr GatherTile kTile = kGatherTiles[kTileIndex];
-  static_assert(kTile.IsFor(TypeOf<T>()), "sums are of float32");
+  static_assert(GatherIsFor(TypeOf<T>()), "sums are of float32");
   using Set = GatherSet<T, kTile>;
   constexpr int kElements = Set::kElements;
   static_assert(sizeof(Pack<T, kElements>) == sizeof(GatherVector), "a thread stores what it loads: whole vectors");

@@ -28,7 +28,7 @@ class GatherPlanner {
     unsupported_ = UnsupportedProduct();
     if (unsupported_) return;
     window_ = gather::WithWindow({}, product);
-    if (!window_) unsupported_ = "taps that positions see are not evenly apart";
+    if (!window_) unsupported_ = "no taps are seen, or these are not evenly apart";
   }
 
   static TileFields FieldsOfTile(int64_t tile) {
@@ -38,7 +38,7 @@ class GatherPlanner {
 
   Reason UnsupportedReason() const { return unsupported_; }
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  bool IsFor(int64_t tile) const { return kGatherTiles[tile].IsFor(product_.conv.src_type); }
+  bool IsFor(int64_t) const { return GatherIsFor(product_.conv.src_type); }
 
   std::vector<GatherSettings> Candidates(int64_t tile, const Requested& requested) const {
     GatherSettings s = *window_;

@@ -12,8 +12,8 @@
 
 namespace jaxconv::gather {
 
-// Adds the window to settings. None if there are no taps, or if they are not evenly apart: a position near the edge of
-// a small image may see few of them. The problem has one residue class.
+// Adds the window to settings. None if no taps are seen, or if these are not evenly apart: of a large window on a small
+// image, only some may be seen. The problem has one residue class.
 inline std::optional<GatherSettings> WithWindow(GatherSettings s, const Product& product) {
   const TapReach reach(product);
   if (reach.is_empty()) return std::nullopt;

@@ -50,6 +50,7 @@ class WgmmaEpilogue {
   static constexpr int kOfBlock = static_cast<int>(CeilDiv(kAcross, kBlocks)), kSubtiles = Sums::kBlocks * kOfBlock;
   static constexpr bool kIsLastShort = Stores::kIsLastShort;
   static_assert(kIsLastShort == (kAcross % kBlocks != 0), "only the last rows may be fewer than a subtile's");
+  static_assert(!kIsLastShort || !std::is_integral_v<SumOf<T>>, "steps that end whole subtiles are for integers");
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
   using Fragments = typename Sums::Sum[kBlocks][4];
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none

@@ -191,8 +191,11 @@ template <typename T, int kTileIndex, bool kKMajor, WgmmaEpilogueKind kEpilogueK
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  static_assert(kTile.ctas_per_sm > 1 || kProducerRegisters + kTile.warpgroups() * WgmmaConsumerRegisters(kTile) <=
-                                             (kTile.warpgroups() == 2 ? 3 * 168 : 4 * 128),
+  constexpr int kWarpgroups = kTile.warpgroups(), kLaunched = kWarpgroups == 2 ? 168 : 128;
+  static_assert(kTile.ctas_per_sm > 1 || kWarpgroups == 2 || kWarpgroups == 3,
+                "a block alone has two or three consumers");
+  static_assert(kTile.ctas_per_sm > 1 ||
+                    kProducerRegisters + kWarpgroups * WgmmaConsumerRegisters(kTile) <= (kWarpgroups + 1) * kLaunched,
                 "a launch gives 384 threads 168 registers each, and 512 threads 128");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's

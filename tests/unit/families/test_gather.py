@@ -77,10 +77,13 @@ def test_large_layers_are_not_gathered(which, kernel, dtype):
 
 
 def test_a_strided_layer_has_a_thread_for_each_result():
-    """Neighbours share no whole columns of pixels. The planner asks for no more tiles."""
+    """Neighbours share no whole columns of pixels."""
     kind, problem = passes_of(each_channel((1, 28, 28, 240), (3, 3), window_strides=2))["fprop"]
     plan = choose("cuda", kind, problem, Constraint("cuda", "gather")).plan
     assert tile_of(plan).cols == 1
+
+
+def test_a_stride_that_is_the_dilation_leaves_a_thread_several_results():
     dilated = passes_of(each_channel((1, 28, 28, 240), (3, 3), window_strides=2, rhs_dilation=2))["fprop"]
     assert choose("cuda", *dilated, as_it_is("gather", "3x3 by 4")).plan is not None
 

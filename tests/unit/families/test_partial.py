@@ -163,13 +163,20 @@ REFUSED = {
         ),
         "part_of_a_vector": (each_channel((2, 20, 20, 12), (3, 3)), {}, CONV_PASSES, "vectors of 16 bytes"),
         "dilated_input": (
-            each_channel((2, 20, 20, 16), (4, 4), lhs_dilation=2, padding=2), {}, EVERY_PASS[:1], "dilated by 2"
+            each_channel((2, 20, 20, 16), (4, 4), lhs_dilation=2, padding=2), {}, EVERY_PASS[:1], "of 2 residue classes"
         ),
-        "strides": (each_channel((2, 20, 20, 16), (3, 3), window_strides=2), {}, EVERY_PASS[1:2], "dilated by 2"),
+        "strides": (each_channel((2, 20, 20, 16), (3, 3), window_strides=2), {}, EVERY_PASS[1:2], "2 residue classes"),
         "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, CONV_PASSES, "nothing"),
         "far_away": (
             each_channel((1, 2, 2, 16), (3, 3), rhs_dilation=1 << 23, padding=1 << 24), {}, EVERY_PASS[:1],
             "2\\^31 bytes"
+        ),
+        "far_behind_the_last_result": (
+            each_channel(
+                (1, 1, (1 << 25) + 64, 4), (1, 2), "float32", window_strides=(1, 1 << 25), rhs_dilation=(1, 1 << 25),
+                padding=((0, 0), ((1 << 27) - 1 - (1 << 25), -100663358)),
+            ),
+            dict(tile="any window by 4"), EVERY_PASS[:1], "2\\^31 bytes",
         ),
         "split": (EACH, dict(split=2), CONV_PASSES, "split of 2"),
         "no_split": (EACH, dict(split=0), CONV_PASSES, "split of 0"),
