@@ -112,7 +112,7 @@ def _dense_kind(product: Product) -> str | None:
 def work_of(product: Product) -> Work:
     sizes = native(product)
     whole = lambda size: ceil_div(size, TILE) * TILE
-    flops = 2.0 * product.groups * whole(sizes.m) * whole(sizes.n) * sizes.k
+    flops = 2.0 * whole(sizes.m) * whole(sizes.n) * sizes.k
     size = {role: _bytes(product.problem, role) for role in (*OPERANDS[product.kind], RESULT[product.kind])}
     waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else sizes.k / 64
     return Work(flops, sum(size.values()), size[RESULT[product.kind]], waits)

@@ -64,6 +64,14 @@ struct Device {
   }
 };
 
+// For families that take neither groups of images nor arrays without elements.
+inline Reason UnsupportedArrays(const Product& product) {
+  const auto is_empty = [](const ArrayShape& array) { return std::ranges::count(array.sizes, 0) > 0; };
+  if (product.src_batch_grouped || product.dst_batch_grouped) return "groups of images";
+  const bool is_any_empty = is_empty(product.src) || is_empty(product.filter) || is_empty(product.dst);
+  return is_any_empty ? Reason("nothing is to be computed") : std::nullopt;
+}
+
 // Settings that the user requests, by name. The planner chooses the others.
 struct Requested {
   std::map<std::string, int64_t> settings;

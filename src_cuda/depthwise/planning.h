@@ -114,11 +114,7 @@ class DepthwisePlanner {
   DepthwiseShape Shape(const DepthwiseSettings& s) const { return depthwise::ShapeOf(product_.conv, product_.pass, s); }
 
   Reason UnsupportedProduct() const {
-    const auto is_empty = [](const ArrayShape& array) { return std::ranges::count(array.sizes, 0) > 0; };
-    if (product_.src_batch_grouped || product_.dst_batch_grouped) return "groups of images";
-    if (is_empty(product_.src) || is_empty(product_.filter) || is_empty(product_.dst)) {
-      return "nothing is to be computed";
-    }
+    if (Reason why = UnsupportedArrays(product_)) return why;
     if (Reason why = depthwise::UnsupportedProblem(product_.conv)) return why;
     if (product_.spatial_rank == 0) return "0 spatial dimensions";
     if (!is_conv() && std::ranges::max(product_.lhs_dilation) > 1)

@@ -25,9 +25,10 @@ class GatherPlanner {
 
   GatherPlanner(const Product& product, const Device& device)
       : product_(product), device_(device), costs_(device.CostsOf(kName)) {
-    unsupported_ = UnsupportedProduct();
+    unsupported_ = UnsupportedArrays(product);
+    if (!unsupported_) unsupported_ = gather::UnsupportedProblem(product.conv, product.pass);
     if (unsupported_) return;
-    window_ = gather::WithWindow({}, product);
+    window_ = gather::WindowOf(product);
     if (!window_) unsupported_ = "no taps are seen, or these are not evenly apart";
   }
 
@@ -73,15 +74,6 @@ class GatherPlanner {
   }
 
  private:
-  Reason UnsupportedProduct() const {
-    const auto is_empty = [](const ArrayShape& array) { return std::ranges::count(array.sizes, 0) > 0; };
-    if (product_.src_batch_grouped || product_.dst_batch_grouped) return "groups of images";
-    if (is_empty(product_.src) || is_empty(product_.filter) || is_empty(product_.dst)) {
-      return "nothing is to be computed";
-    }
-    return gather::UnsupportedProblem(product_.conv, product_.pass);
-  }
-
   // Vectors that a thread loads: of taps and of pixels.
   static int64_t Loads(const GatherSettings& s, const GatherTile& tile) {
     const int64_t sets = CeilDiv(s.tap_cols, tile.taps());

@@ -55,16 +55,16 @@ inline Reason UnsupportedTaps(const ConvProblem& p, const GatherWindow& w) {
 // How far pixels are from where the image begins, which kernels count in 32 bits: also those that a thread would load
 // for its results behind a row's last one.
 inline Reason UnsupportedReach(const ConvProblem& p, const GatherTile& tile, const GatherWindow& w) {
+  constexpr const char* kTooFar = "windows reach 2^31 bytes or more from where the image begins";
   int64_t farthest = 0;
   for (int d = 0; d < kSpatial; ++d) {
     if (w.apart[d] < 1) return "taps that are not apart";
     const int64_t more = d == kSpatial - 1 ? tile.cols - 1 : 0;
     const int64_t reach = (w.taps[d] - 1 + more) * w.apart[d], last = (p.dst_size[d] - 1) * p.step[d];
     const int64_t pixels = std::abs(int64_t{w.first[d]}) + reach + last;
-    if (pixels <= INT32_MAX) farthest += pixels * p.src.spatial[d] * static_cast<int64_t>(ElementBytes(p.src_type));
-    if (pixels > INT32_MAX || farthest > INT32_MAX) {
-      return "windows reach 2^31 bytes or more from where the image begins";
-    }
+    if (pixels > INT32_MAX) return kTooFar;
+    farthest += pixels * p.src.spatial[d] * static_cast<int64_t>(ElementBytes(p.src_type));
+    if (farthest > INT32_MAX) return kTooFar;
   }
   return std::nullopt;
 }

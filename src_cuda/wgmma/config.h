@@ -200,6 +200,12 @@ constexpr int WgmmaThreads(const WgmmaTile& tile) {
   return 32 * ConsumerWarps(tile) + (tile.ctas_per_sm == 1 ? 128 : tile.cluster_split > 0 ? 32 : 64);
 }
 
+// Registers of a consumer's thread, if a producer's has so many. A block alone on a multiprocessor has 512 for a thread
+// of each of its warpgroups together. setmaxnreg takes multiples of eight.
+constexpr int ConsumerRegisters(const WgmmaTile& tile, int of_producer) {
+  return (512 - of_producer) / tile.warpgroups() / 8 * 8;
+}
+
 // Of halo tiles: the pixels of a unit that shared memory can hold, and how many stages there are at most. With few taps
 // a plane is multiplied before the next one has arrived. So one stage is too few, unless another block multiplies
 // meanwhile.

@@ -31,11 +31,7 @@
 
 namespace jaxconv {
 
-// Registers of a thread, where producers give theirs to consumers.
-inline constexpr int kProducerRegisters = 40;
-constexpr int WgmmaConsumerRegisters(const WgmmaTile& tile) {
-  return (512 - kProducerRegisters) / tile.warpgroups() / 8 * 8;
-}
+inline constexpr int kProducerRegisters = 40;  // of a thread, where producers give theirs to consumers
 
 // A block of a cluster may reach into another once that one's barriers are there, and until it ends.
 template <WgmmaTile kTile>
@@ -192,11 +188,12 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   constexpr int kWarpgroups = kTile.warpgroups(), kLaunched = kWarpgroups == 2 ? 168 : 128;
+  constexpr int kConsumerRegisters = ConsumerRegisters(kTile, kProducerRegisters);
   static_assert(kTile.ctas_per_sm > 1 || kWarpgroups == 2 || kWarpgroups == 3,
                 "a block alone has two or three consumers");
-  static_assert(kTile.ctas_per_sm > 1 ||
-                    kProducerRegisters + kWarpgroups * WgmmaConsumerRegisters(kTile) <= (kWarpgroups + 1) * kLaunched,
-                "a launch gives 384 threads 168 registers each, and 512 threads 128");
+  static_assert(
+      kTile.ctas_per_sm > 1 || kProducerRegisters + kWarpgroups * kConsumerRegisters <= (kWarpgroups + 1) * kLaunched,
+      "a launch gives 384 threads 168 registers each, and 512 threads 128");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
@@ -241,7 +238,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       }
     } else {
       SyncBlocks<kTile>();
-      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgmmaConsumerRegisters(kTile)>();
+      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
       block.template ConsumeTiles<kEpilogueKind>(p);
     }
     __syncwarp();

@@ -297,12 +297,11 @@ class WgmmaStores {
 
   // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
   __device__ __forceinline__ ptx::PixelCoord CoordOfWarp(int32_t row) const {
-    return ptx::CoordOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+    return ptx::CoordOfLane(position_, row / kResultRows + WarpOfRows());
   }
   // Whether the tile has them.
-  __device__ __forceinline__ bool HasRows(int32_t row) const {
-    return row + (kSharesCols ? warp_ % 2 : warp_) * kResultRows < kTile.rows;
-  }
+  __device__ __forceinline__ bool HasRows(int32_t row) const { return row + WarpOfRows() * kResultRows < kTile.rows; }
+  __device__ __forceinline__ int WarpOfRows() const { return kSharesCols ? warp_ % 2 : warp_; }
 
   template <typename Sum>
   static __device__ __forceinline__ auto Result(Sum sum) {

@@ -290,11 +290,8 @@ struct alignas(1024) WgradBlock {
   }
 };
 
-// Registers of a thread. In im2col mode the producer keeps several boxes.
+// Registers of a producer's thread. In im2col mode it keeps several boxes.
 constexpr int WgradProducerRegisters(const WgmmaTile& tile) { return tile.halo && tile.warpgroups() == 2 ? 40 : 56; }
-constexpr int WgradConsumerRegisters(const WgmmaTile& tile) {
-  return (512 - WgradProducerRegisters(tile)) / tile.warpgroups() / 8 * 8;
-}
 
 // A tile as weight gradients have it: operands of float32 are not swapped.
 template <typename T>
@@ -342,7 +339,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       }
     } else {
       sync_blocks();
-      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgradConsumerRegisters(kTile)>();
+      if constexpr (kTile.ctas_per_sm == 1)
+        ptx::IncreaseRegisters<ConsumerRegisters(kTile, WgradProducerRegisters(kTile))>();
       block.Consume(p);
     }
   }

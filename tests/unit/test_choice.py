@@ -43,6 +43,9 @@ CHOSEN_FOR = {
     "strided_7x7_of_float32": (
         "depthwise", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS[1:]
     ),
+    "strided_7x7_of_float32_forward": (
+        "gather", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS[:1]
+    ),
     "narrow_groups_of_float32": (
         "direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS[:2]
     ),
