@@ -43,6 +43,10 @@ __device__ __forceinline__ uint32_t RoundPair(float first, float second) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// The numbers of two bfloat16 in a register, the first in its low half: one instruction each.
+__device__ __forceinline__ float FirstOfBF16(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float SecondOfBF16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
+
 // The bits of a number of 32 bits, and a number of these bits.
 __device__ __forceinline__ uint32_t BitsOf(float number) { return __float_as_uint(number); }
 __device__ __forceinline__ uint32_t BitsOf(int32_t number) { return static_cast<uint32_t>(number); }

@@ -36,12 +36,12 @@ __device__ __forceinline__ GatherVector GatherOrZeros(const void* from, bool is_
   return v;
 }
 
-// An element as loaded, as a number. One instruction for each of bfloat16, where a 16-bit register would take two.
+// An element as loaded, as a number. bfloat16 that goes through a 16-bit register would take two instructions.
 template <typename T>
 __device__ __forceinline__ float GatherNumber(const GatherVector& v, int i) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     const uint32_t word = v.words[i / 2];
-    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000);
+    return i % 2 == 0 ? FirstOfBF16(word) : SecondOfBF16(word);
   } else {
     return static_cast<float>(ElementOf<T>(v.words, i));
   }

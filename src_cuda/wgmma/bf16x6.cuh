@@ -44,17 +44,16 @@ constexpr BF16Product ProductOf(int i) {
 
 // Two neighbours' parts, in a word each.
 __device__ __forceinline__ void SplitPair(float one, float two, uint32_t (&parts)[kBF16Parts]) {
-  const auto low = [](uint32_t pair) { return __uint_as_float(pair << 16); };
-  const auto high = [](uint32_t pair) { return __uint_as_float(pair & 0xffff0000); };
   constexpr float kMost = 0x1.fep127f;  // the largest bfloat16: what is greater is not rounded to infinity
   const auto clamp = [](float x) { return fminf(fmaxf(x, -kMost), kMost); };
   const bool is_finite[] = {fabsf(one) <= FLT_MAX, fabsf(two) <= FLT_MAX};
   float rest[] = {is_finite[0] ? one : 0, is_finite[1] ? two : 0};
   const uint32_t finite = RoundPair<__nv_bfloat16>(clamp(rest[0]), clamp(rest[1]));
-  rest[0] -= low(finite), rest[1] -= high(finite);
+  rest[0] -= FirstOfBF16(finite), rest[1] -= SecondOfBF16(finite);
   const uint32_t second = RoundPair<__nv_bfloat16>(rest[0], rest[1]);
-  rest[0] -= low(second), rest[1] -= high(second);
-  parts[kFirst] = RoundPair<__nv_bfloat16>(is_finite[0] ? low(finite) : one, is_finite[1] ? high(finite) : two);
+  rest[0] -= FirstOfBF16(second), rest[1] -= SecondOfBF16(second);
+  parts[kFirst] =
+      RoundPair<__nv_bfloat16>(is_finite[0] ? FirstOfBF16(finite) : one, is_finite[1] ? SecondOfBF16(finite) : two);
   parts[kSecond] = second;
   parts[kThird] = RoundPair<__nv_bfloat16>(rest[0], rest[1]);
   parts[kFinite] = finite;

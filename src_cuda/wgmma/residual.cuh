@@ -99,7 +99,7 @@ class Residual<int8_t> {
       return {static_cast<float>(static_cast<int8_t>(bytes)), static_cast<float>(static_cast<int8_t>(bytes >> 8))};
     }
     if (is_wide) return {__uint_as_float(first), __uint_as_float(second)};
-    if (type_ == DType::kBF16) return {__uint_as_float(first << 16), __uint_as_float(first & 0xffff0000)};
+    if (type_ == DType::kBF16) return {FirstOfBF16(first), SecondOfBF16(first)};
     return __half22float2(reinterpret_cast<const __half2&>(first));
   }
 
