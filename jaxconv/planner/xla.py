@@ -26,6 +26,7 @@ FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours, and ahead of that by the comparison's error
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
+BLOCK = 32  # channels of a tap that they multiply at once, and at least
 
 
 class Constants(NamedTuple):
@@ -54,8 +55,8 @@ class Constants(NamedTuple):
 class Work(NamedTuple):
     """What the time of cuDNN's kernels depends on.
 
-    flops: of whole tiles. waits: of conv, steps of K, which follow each other. A wgrad splits K over the GPU, and the
-    time that the best split takes grows by the root of the work, here in Mflop.
+    flops: of whole tiles, and of conv of whole blocks of channels. waits: of conv, steps of K, which follow each other.
+    A wgrad splits K over the GPU, and the time that the best split takes grows by the root of the work, here in Mflop.
     """
 
     flops: float
@@ -104,7 +105,7 @@ def _dense_kind(product: Product) -> str | None:
     channels = p.in_channels, p.out_channels
     if min(channels) < LEAST_CHANNELS or any(c % vector_elements(p.lhs_dtype) for c in channels):
         return None
-    if math.prod(p.kernel) == 1:
+    if math.prod(p.kernel) == math.prod(p.window_strides) == 1:  # with strides it is a window to cuDNN
         return f"1x1 {'wgrad' if is_wgrad else 'dgrad' if is_dgrad else 'fprop'}"
     return "window wgrad" if is_wgrad else "window"
 
@@ -112,9 +113,12 @@ def _dense_kind(product: Product) -> str | None:
 def work_of(product: Product) -> Work:
     sizes = native(product)
     whole = lambda size: ceil_div(size, TILE) * TILE
-    flops = 2.0 * whole(sizes.m) * whole(sizes.n) * sizes.k
+    k = sizes.k
+    if product.kind != "wgrad":
+        k = k // product.problem.in_channels * ceil_div(product.problem.in_channels, BLOCK) * BLOCK
+    flops = 2.0 * whole(sizes.m) * whole(sizes.n) * k
     size = {role: _bytes(product.problem, role) for role in (*OPERANDS[product.kind], RESULT[product.kind])}
-    waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else sizes.k / 64
+    waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else k / 64
     return Work(flops, sum(size.values()), size[RESULT[product.kind]], waits)
 
 

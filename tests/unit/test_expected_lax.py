@@ -60,6 +60,7 @@ def lowered(problem, implementation=None):
 
 @pytest.mark.parametrize("problem, expected", [
     (halves((8, 14, 14, 64), (1, 1, 64, 96)), ("1x1 fprop", "1x1 dgrad", "1x1 wgrad")),
+    (layer((8, 14, 14, 64), (1, 1, 64, 96), window_strides=2), ("float32 window", None, "float32 window wgrad")),
     (DENSE, ("window", "window", "window wgrad")),
     (layer((8, 14, 14, 64), (3, 3, 64, 96), "float16", window_strides=2), ("window", None, "window wgrad")),
     (layer((8, 14, 14, 64), (3, 3, 64, 96)), ("float32 window", "float32 window", "float32 window wgrad")),
@@ -106,6 +107,14 @@ def test_more_work_takes_longer():
     seconds = [work.seconds(constants_of("window", TYPICAL_DEVICE)) for work in images]
     assert 4e-6 < seconds[0] < seconds[1] < seconds[2] < seconds[3]
     assert seconds[3] == pytest.approx(8 * seconds[2], rel=0.25)
+
+
+@pytest.mark.parametrize("which, blocks", [("fprop", (64, 96)), ("dgrad", (64, 96)), ("wgrad", (40, 80))])
+def test_cudnn_multiplies_whole_blocks_of_channels(which, blocks):
+    """Of a conv's K: a dgrad's is that of output channels. In a weight gradient K is positions."""
+    few, whole = (passes_of(halves((8, 28, 28, i), (3, 3, i, o)))[which] for i, o in ((40, 80), blocks))
+    assert work_of(Product(*few)).flops == work_of(Product(*whole)).flops
+    assert work_of(Product(*few)).waits == work_of(Product(*whole)).waits
 
 
 def test_lax_must_be_ahead_by_more_than_the_usual_error():
