@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from cases.plans import PARTIAL
+from jaxconv import ffi
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import KMajorFilter, PositionsLast
@@ -23,6 +24,13 @@ EVERY_TILE = {
 def is_for_tf32(tile):
     """Whether a tile of wgmma has weight gradients of float32 as tf32, and nothing else."""
     return not (tile.fields.get("has_conv", True) or tile.fields.get("has_wgrad", True))
+
+
+def skip_without_hopper(family, tile):
+    """Skips a test of a tile that GPUs of other architectures have no kernel of: no plan of theirs has it."""
+    needs_it = family == "wgmma" or tile.fields.get("has_producers", False)
+    if needs_it and not ffi.device("cuda").wgmma:
+        pytest.skip(f"{family} {tile}: kernels for Hopper do not run here")
 
 
 # Without an epilogue, which depthwise's of bytes need. Of the families that take every problem of their types, and of

@@ -19,6 +19,7 @@ from cases.tiles import (
     dtypes_of,
     has_pass,
     result_of,
+    skip_without_hopper,
     transforms_of,
 )  # fmt: skip
 from jaxconv import ffi
@@ -118,9 +119,11 @@ def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
     if dtype == "int8_to_int8":
         names, one = (*names, "out_scale"), (*one, *["out_scale"] * (one != BOTH))
     every = ("channels_64_to_64", "channels_32_to_96", "channels_64_to_336")
-    cases = [(name, "fprop", constraint(family, tile, transform))
-             for family, tile in EVERY_TILE.values() if family == "wgmma" and has_pass(tile, "fprop")
-             for transform in transforms_of(family, tile, dtype, "fprop") for name in every]  # fmt: skip
+    tiles = [tile for family, tile in EVERY_TILE.values() if family == "wgmma" and has_pass(tile, "fprop")]
+    skip_without_hopper("wgmma", tiles[0])
+    cases = [(name, "fprop", constraint("wgmma", tile, transform))
+             for tile in tiles for transform in transforms_of("wgmma", tile, dtype, "fprop")
+             for name in every]  # fmt: skip
     cases = supported("cuda", cases, dtype)
     assert len(cases) >= 10 and any(name == every[-1] for name, *_ in cases)
     check("cuda", cases, dtype, names, "relu", one=one)

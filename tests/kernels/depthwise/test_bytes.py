@@ -12,7 +12,7 @@ from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.int8_epilogue import case_of, check_largest_sums
 from cases.reference import assert_same
-from cases.tiles import constraint
+from cases.tiles import constraint, skip_without_hopper
 from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
@@ -51,6 +51,7 @@ def case(name):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("names", [("scale", "bias", "out_scale"), ("scale",)], ids="_".join)
 def test_every_tile(tile, names):
+    skip_without_hopper("depthwise", tile)
     calls, expected = [], []
     for name in CASES:
         problem, x, w, sums = case(name)
@@ -74,6 +75,7 @@ def test_every_tile(tile, names):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_sums(tile):
     """All bits of some: a bias of each channel takes away most of the sum of one position."""
+    skip_without_hopper("depthwise", tile)
     rng, calls, known = np.random.default_rng(0), [], []
     for name in CASES:
         problem, x, w, sums = case(name)
@@ -99,6 +101,7 @@ def test_sums(tile):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_output_tiles(tile):
     """Other output tiles of the same problems: columns, rows and images end within them."""
+    skip_without_hopper("depthwise", tile)
     supported = 0
     for name in ("3x3", "7x7", "strided_3x3", "doubled_3x3", "line_of_31", "volume"):
         problem, x, w, sums = case(name)

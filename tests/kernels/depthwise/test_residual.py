@@ -10,7 +10,7 @@ from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.problems import problem_of
 from cases.reference import assert_same, run_on_host
-from cases.tiles import constraint, dtypes_of, has_pass, result_of
+from cases.tiles import constraint, dtypes_of, has_pass, result_of, skip_without_hopper
 from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
@@ -47,6 +47,7 @@ def operands_and_sums(name):
 
 @pytest.mark.parametrize("tile, dtype", TILES.values(), ids=TILES)
 def test_residual_of_many_rows(tile, dtype):
+    skip_without_hopper("depthwise", tile)
     asked, of, tried = constraint("depthwise", tile), dtype.partition("_to_")[0], False
     for name, layer in LAYERS.items():
         problem = problem_of(layer.lax(), layer.lhs, layer.rhs, of, result_of(dtype))
