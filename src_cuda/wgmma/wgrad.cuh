@@ -39,26 +39,30 @@ struct alignas(1024) WgradBlock {
   using Steps = WgradTileSteps<kTile, WgradPositions(kTile, sizeof(T))>;
   using Share = WgradShare<kTile>;
   using Pipeline = StagePipeline<kTile.stages>;
+  static constexpr bool kIsDynamic = kWgradIsDynamic<T>;
+  using Tiles = WgradTiles<kIsDynamic, kTile>;
 
   union {
     Stage stages[kTile.stages];
     float sums[kTile.rows * kTile.cols];
   };
   uint64_t barriers[Pipeline::kBarriers];
+  WgradNextTile<kTile> next_tile;
 
   // Of producers: a thread for each operand. Copies begin one after the other, and steps have many.
   static constexpr int kProducers = 2;
   template <bool kOfSource>
-  __device__ __forceinline__ void Produce(const WgmmaParams& p, WgradTiles<kTile>& tiles) {
+  __device__ __forceinline__ void Produce(const WgmmaParams& p, Tiles& tiles) {
     Pipeline pipeline(ptx::SharedAddress(barriers));
     Operands operands(p);
     const auto ctas = static_cast<uint16_t>(((1 << kTile.cluster()) - 1) << FirstOfGroup(p));
-    tiles.ForEach([&](const WgradWorkTile& tile) {
+    const auto copy = [&](const WgradWorkTile& tile) {
       if (kOfSource && tile.first_step < tile.end_step) operands.Find(p, tile);  // unseen taps are nowhere
       Steps::ForEachRange(
           p, tile, [&](int32_t begin, int32_t end) { Copy<kOfSource>(p, tile, begin, end, operands, pipeline, ctas); });
-      WaitForSums(p);
-    });
+    };
+    constexpr WgradReader kReader = kOfSource ? WgradReader::kAsks : WgradReader::kProducer;
+    tiles.template ForEach<kReader>(next_tile, copy, [&] { WaitForSums(p); });
     if constexpr (kTile.cluster() > 1) {  // the others arrive in this block, which must not have ended
       for (int stage = 0; stage < kTile.stages; ++stage) pipeline.WaitUntilEmpty(), pipeline.Advance();
     }
@@ -82,16 +86,11 @@ struct alignas(1024) WgradBlock {
     }
   }
 
-  // Of threads that neither produce nor consume, and of producers behind a tile. While a cluster adds its sums, they
-  // are in the place of operands.
+  // Of producers behind a tile. While a cluster adds its sums, they are in the place of operands.
   static __device__ __forceinline__ void WaitForSums(const WgmmaParams& p) {
     if (p.wgrad_parts == 1) return;
     ptx::SyncClusterMemory();
     ptx::SyncClusterMemory();
-  }
-  static __device__ __forceinline__ void WaitForAllSums(const WgmmaParams& p) {
-    if (p.wgrad_parts == 1) return;
-    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile&) { WaitForSums(p); });
   }
 
   // The rank of the first block that shares operands with this one.
@@ -104,7 +103,7 @@ struct alignas(1024) WgradBlock {
     Pipeline pipeline(ptx::SharedAddress(barriers));
     Operands operands(p);
     const bool has_one_tile = p.tiles <= WgradCluster<kTile>(p).count;  // of each cluster
-    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
+    ForEachWgradTile<kIsDynamic>(p, next_tile, [&](const WgradWorkTile& tile) {
       if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstGroup());
       typename Share::Sums sums;
       Multiply(p, Steps::Count(p, tile), operands, pipeline, sums);
@@ -317,16 +316,17 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if (threadIdx.x == 0) {
       typename Block::Pipeline(ptx::SharedAddress(block.barriers))
           .Init(Block::kProducers, ConsumerWarps(kTile) * kTile.cluster());
+      if (Block::kIsDynamic) block.next_tile.InitBarriers(p);
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
-    const auto sync_blocks = [&] {  // blocks that only add their sums meet first when they have them
+    const auto sync_blocks = [&] {  // blocks that only add their sums, of one tile, meet first when they have them
       __syncthreads();
-      if (kTile.cluster() > 1) ptx::SyncCluster();
+      if (kTile.cluster() > 1 || (Block::kIsDynamic && p.asked_for != nullptr)) ptx::SyncCluster();
     };
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
-      WgradTiles<kTile> tiles(p);
+      typename Block::Tiles tiles(p);
       sync_blocks();
       const int warp = static_cast<int>(threadIdx.x) / 32 - ConsumerWarps(kTile);
       const bool is_elected = ptx::ElectOne();
@@ -334,8 +334,6 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         block.template Produce<true>(p, tiles);
       } else if (warp == 1 && is_elected) {
         block.template Produce<false>(p, tiles);
-      } else {
-        Block::WaitForAllSums(p);
       }
     } else {
       sync_blocks();

@@ -8,6 +8,7 @@
 #include "conv_problem.h"
 #include "wgmma/config.h"
 #include "wgmma/params.cuh"
+#include "wgmma/wgrad_scheduler.cuh"
 
 namespace jaxconv {
 
@@ -166,49 +167,40 @@ struct WgradTileSteps {
   }
 };
 
-// Which of the clusters this CTA's is, and how many there are.
-template <WgmmaTile kTile>
-struct WgradCluster {
-  uint32_t index, count;
-
-  __device__ __forceinline__ explicit WgradCluster(const WgmmaParams& p) {
-    const int log_parts = 31 - __clz(p.wgrad_parts);
-    index = blockIdx.x / kTile.cluster() >> log_parts, count = gridDim.x / kTile.cluster() >> log_parts;
-  }
-};
-
-// Calls work(tile) for each of this cluster's tiles.
-template <WgmmaTile kTile, typename F>
-__device__ __forceinline__ void ForEachWgradTile(const WgmmaParams& p, F&& work) {
-  const WgradCluster<kTile> cluster(p);
+// Calls work(tile) for each of this cluster's tiles. To be called by a warp of consumers, which have no registers for a
+// tile that waits: they would spill hundreds of bytes.
+template <bool kIsDynamic, WgmmaTile kTile, typename F>
+__device__ __forceinline__ void ForEachWgradTile(const WgmmaParams& p, WgradNextTile<kTile>& next_tile, F&& work) {
+  WgradTileScheduler<kIsDynamic, kTile, WgradReader::kConsumerWarp> scheduler(p, next_tile);
   WgradWorkTile tile;
 #pragma unroll 1
-  for (uint32_t i = cluster.index; i < p.tiles; i += cluster.count) {
+  for (uint32_t i = scheduler.First(); i < p.tiles; i = scheduler.Next(i)) {
     if (FindWgradTile<kTile>(p, i, &tile)) work(tile);
   }
 }
 
-// The same for producers, which find the first tile before they wait for anything. A launch has no more clusters than
-// tiles, so there is a first one. Consumers have no registers for a tile that waits: they would spill hundreds of
-// bytes.
-template <WgmmaTile kTile>
+// The same for producers, which find the first tile before they wait for anything.
+template <bool kIsDynamic, WgmmaTile kTile>
 class WgradTiles {
  public:
   __device__ __forceinline__ explicit WgradTiles(const WgmmaParams& p)
-      : params_(p), cluster_(p), is_tile_(FindWgradTile<kTile>(p, cluster_.index, &tile_)) {}
+      : params_(p), is_tile_(FindWgradTile<kTile>(p, WgradCluster<kTile>(p).index, &tile_)) {}
 
-  template <typename F>
-  __device__ __forceinline__ void ForEach(F&& work) {
-    for (uint32_t i = cluster_.index;;) {
-      if (is_tile_) work(tile_);
-      if ((i += cluster_.count) >= params_.tiles) return;
+  // Calls copy(tile), and wait() once the next tile is known.
+  template <WgradReader kReader, typename Copy, typename Wait>
+  __device__ __forceinline__ void ForEach(WgradNextTile<kTile>& next_tile, Copy&& copy, Wait&& wait) {
+    WgradTileScheduler<kIsDynamic, kTile, kReader> scheduler(params_, next_tile);
+    for (uint32_t i = scheduler.First();;) {
+      if (is_tile_) copy(tile_);
+      i = scheduler.Next(i);
+      if (is_tile_) wait();
+      if (i >= params_.tiles) return;
       is_tile_ = FindWgradTile<kTile>(params_, i, &tile_);
     }
   }
 
  private:
   const WgmmaParams& params_;
-  WgradCluster<kTile> cluster_;
   WgradWorkTile tile_;
   bool is_tile_;
 };

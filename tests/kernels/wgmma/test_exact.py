@@ -100,13 +100,17 @@ def test_weight_gradients_of_wgmma_itself_run(tile):
 @pytest.mark.parametrize("split", [1, 2, 3, 8, 24])
 @every_tile_of("wgmma", "wgrad")
 def test_exact_where_clusters_have_many_weight_gradients(tile, split):
-    """Each cluster has tiles for several rounds, of other taps, channels and columns each time."""
+    """Each cluster has tiles for several rounds, of other taps, channels and columns each time.
+
+    It takes the later ones by a counter, which each launch leaves at zero.
+    """
     dtype = dtype_of("wgmma", tile)
     x, g = integers(0, dtype, 2, 304, 520), integers(1, dtype, 2, 304, 1032)
     w = jnp.zeros((15, 520, 1032), dtype)
     conv = lambda of, w: conv1d(tile, x, w, of)
     of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
-    assert jnp.array_equal(of(Constraint("cuda", "wgmma", tile.name, split)), of(Constraint("cuda", "mma")))
+    expected, asked = of(Constraint("cuda", "mma")), Constraint("cuda", "wgmma", tile.name, split)
+    assert all(jnp.array_equal(of(asked), expected) for _ in range(3))
 
 
 @every_tile_of_rows
