@@ -291,6 +291,19 @@ def test_the_default_takes_lax_seldom_and_rightly(path):
     assert sum(slower) >= 2 / 3 * len(slower)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_is_left_to_lax_of_layers_that_nothing_was_fitted_to(dtype):
+    """Rightly in two thirds or more. Of these censuses the rows that lax was taken for were measured, no others."""
+    slower = []
+    for path in (page.MEASURED / "left_to_lax").glob("*.json"):
+        results, seed = Results.load(path), int(path.stem.rpartition("_")[2])
+        rows = [row for row in results.rows if row["dtype"] == dtype]
+        taken = default.takes_lax(rows, [case for case, _ in draw(600, seed)], MODELS[results.machine["device"]])
+        slower += [row["us"] > 1.05 * row["lax_us"] for row, is_taken in zip(rows, taken, strict=True) if is_taken]
+    assert len(slower) > 10
+    assert sum(slower) >= 2 / 3 * len(slower)
+
+
 @pytest.mark.parametrize(("over_floor", "titles"), [
     (3.0, ["times as fast as lax", "times the floor"]),
     (None, ["times as fast as lax"]),
