@@ -26,7 +26,7 @@ FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours, and ahead of that by the comparison's error
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
-BLOCK = 32  # channels of a tap that they multiply at once, and at least
+BLOCK = 32  # whole blocks of so many channels are multiplied for each tap
 
 
 class Constants(NamedTuple):

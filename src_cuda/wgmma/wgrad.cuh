@@ -50,7 +50,6 @@ struct alignas(1024) WgradBlock {
   WgradNextTile<kTile> next_tile;
 
   // Of producers: a thread for each operand. Copies begin one after the other, and steps have many.
-  static constexpr int kProducers = 2;
   template <bool kOfSource>
   __device__ __forceinline__ void Produce(const WgmmaParams& p, Tiles& tiles) {
     Pipeline pipeline(ptx::SharedAddress(barriers));
@@ -315,12 +314,12 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if (ptx::SharedAddress(&block) % alignof(Block) != 0) __trap();
     if (threadIdx.x == 0) {
       typename Block::Pipeline(ptx::SharedAddress(block.barriers))
-          .Init(Block::kProducers, ConsumerWarps(kTile) * kTile.cluster());
+          .Init(kWgradProducers, ConsumerWarps(kTile) * kTile.cluster());
       if (Block::kIsDynamic) block.next_tile.InitBarriers(p);
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
-    const auto sync_blocks = [&] {  // blocks that only add their sums, of one tile, meet first when they have them
+    const auto sync_blocks = [&] {  // blocks that share no operand, and are told no tiles, meet first to add their sums
       __syncthreads();
       if (kTile.cluster() > 1 || (Block::kIsDynamic && p.asked_for != nullptr)) ptx::SyncCluster();
     };
@@ -334,7 +333,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         block.template Produce<true>(p, tiles);
       } else if (warp == 1 && is_elected) {
         block.template Produce<false>(p, tiles);
-      }
+      }  // the others end: a cluster's barrier does not wait for threads that have ended
     } else {
       sync_blocks();
       if constexpr (kTile.ctas_per_sm == 1)

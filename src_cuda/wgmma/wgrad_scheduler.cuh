@@ -25,8 +25,10 @@ struct WgradCluster {
   }
 };
 
-// Whether a scheduler asks. With float32 consumers have source pixels in registers, too, and code that is longer by a
-// scheduler takes more time than it saves.
+inline constexpr int kWgradProducers = 2;  // threads of a CTA, one for each operand
+
+// Whether a scheduler asks. Consumers of float32 also hold source pixels in registers: for them the longer code costs
+// more than it saves.
 template <typename T>
 inline constexpr bool kWgradIsDynamic = kReadsMnMajor<T>;
 
@@ -34,7 +36,7 @@ inline constexpr bool kWgradIsDynamic = kReadsMnMajor<T>;
 template <WgmmaTile kTile>
 struct WgradNextTile {
   using Pipeline = StagePipeline<1>;
-  static constexpr int kReaders = 2 + ConsumerWarps(kTile);  // of a CTA: producers, and consumer warps
+  static constexpr int kReaders = kWgradProducers + ConsumerWarps(kTile);  // of a CTA: consumers read by warps
   uint64_t barriers[Pipeline::kBarriers];
   uint32_t index;
 
@@ -47,9 +49,9 @@ struct WgradNextTile {
 // Who goes through a cluster's tiles. kAsks: the source's producers; that of the first CTA asks, and tells all.
 enum class WgradReader { kAsks, kProducer, kConsumerWarp };
 
-// A cluster's index in the grid gives its first two tiles. For each further one it asks a counter, once it has begun to
-// copy the last step of the one before: clusters with short tiles, or on fast multiprocessors, take more of them. Who
-// is not dynamic takes every n-th one.
+// A cluster's index in the grid gives its first tile, and its second, if there is one. For each further tile it asks a
+// counter, once it has begun to copy the last step of the one before: clusters with short tiles, or on fast
+// multiprocessors, take more of them. Without a counter, or if it is not dynamic, a cluster takes every n-th tile.
 template <bool kIsDynamic, WgmmaTile kTile, WgradReader kReader>
 class WgradTileScheduler {
  public:

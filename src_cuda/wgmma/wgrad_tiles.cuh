@@ -186,7 +186,7 @@ class WgradTiles {
   __device__ __forceinline__ explicit WgradTiles(const WgmmaParams& p)
       : params_(p), is_tile_(FindWgradTile<kTile>(p, WgradCluster<kTile>(p).index, &tile_)) {}
 
-  // Calls copy(tile), and wait() once the next tile is known.
+  // Calls copy(tile), and then wait(). The cluster asks for its next tile between them, while its sums are added.
   template <WgradReader kReader, typename Copy, typename Wait>
   __device__ __forceinline__ void ForEach(WgradNextTile<kTile>& next_tile, Copy&& copy, Wait&& wait) {
     WgradTileScheduler<kIsDynamic, kTile, kReader> scheduler(params_, next_tile);

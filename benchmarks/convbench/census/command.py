@@ -17,6 +17,7 @@ from convbench.census.draw import Drawn, draw
 from convbench.measure import device_answers, measure, planned, unmeasured, warm_up
 from convbench.programs import PASSES, passes_of
 from convbench.results import KEY, Results, key
+from jaxconv import ffi
 from jaxconv.planner.devices import MODELS
 
 IMPLEMENTATION = "cuda"
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     passes = passes_of(options.dtype, PASSES)
     drawn = [each for each in draw(options.rows, options.seed) if each.which in passes]
+    if options.part:
+        is_of_part = default.PARTS[options.part]
+        drawn = [each for each in drawn if is_of_part(each, options.dtype, options.precision, ffi.device("cuda"))]
     if options.report:
         return _report(options, drawn)
     if options.draw:
@@ -58,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--renew", action="store_true", help="measure rows again whose plan is another one today")
     parser.add_argument("--rows", type=int, default=600, help="pairs of a layer and a pass; default: 600")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--part", choices=default.PARTS, help="rows of the kinds that lax may be taken for, or that it is taken for"
+    )
     selection.add_arithmetic(parser)
     selection.add_run(parser, seconds=0.05)
     selection.add_limit(parser)

@@ -6,12 +6,14 @@ import numpy as np
 from tabulate import tabulate
 
 from convbench.cases import Case
+from convbench.census.draw import Drawn
 from convbench.census.report import REACHED
 from convbench.programs import PASSES, problem_of_row
 from convbench.selection import cases_of
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import Lax
-from jaxconv.planner.xla import AHEAD, choose_or_lax
+from jaxconv.planner.xla import AHEAD, choose_or_lax, expected_seconds
+from jaxconv.problem import ConvProblem
 
 
 def text(rows: Sequence[dict], every: Iterable[Case], device: Device) -> str:
@@ -48,3 +50,19 @@ def takes_lax(rows: Iterable[dict], every: Iterable[Case], device: Device) -> li
     by_name = cases_of(rows, every)
     problems = (problem_of_row(row, by_name[row["case"]]) for row in rows)
     return [isinstance(choose_or_lax("cuda", *problem, device).plan, Lax) for problem in problems]
+
+
+def _is_left_to_lax(drawn: Drawn, dtype: str, precision: str, device: Device) -> bool:
+    return isinstance(choose_or_lax("cuda", *_problem(drawn, dtype, precision), device).plan, Lax)
+
+
+def _is_of_lax_kind(drawn: Drawn, dtype: str, precision: str, device: Device) -> bool:
+    return expected_seconds(*_problem(drawn, dtype, precision), device) is not None
+
+
+def _problem(drawn: Drawn, dtype: str, precision: str) -> tuple[str, ConvProblem]:
+    return problem_of_row({"pass": drawn.which, "dtype": dtype, "precision": precision}, drawn.case)
+
+
+# Of a drawn layer and pass, on a device: whether it is of that part.
+PARTS = {"lax-kinds": _is_of_lax_kind, "left-to-lax": _is_left_to_lax}

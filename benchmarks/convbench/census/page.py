@@ -33,7 +33,7 @@ arrays, and our kernels are forced. [CONTRIBUTING](../../CONTRIBUTING.md#the-cen
 - **>= {report.REACHED[0]}**: the share of rows that have so much of lax's speed, or more.
 - **{report.PERCENTILES[0]} %** to **{report.PERCENTILES[-1]} %**: percentiles. 0 % is the least, 50 % the median.
 - float32 is computed as tf32, unless a precision is named.
-- **seed 1**: a second draw. No number was fitted to its rows."""
+- **seed 1**: a second draw. No number of our kernels was fitted to its rows, only lax's."""
 
 
 class Census(NamedTuple):

@@ -12,7 +12,7 @@ from cases.exact import TRANSFORMS, cases_of, cases_of_transform, check_alone, e
 from cases.for_wgmma import WINDOWS
 from cases.plans import stored_slices
 from cases.problems import CONV_PASSES, passes_of
-from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of
+from cases.tiles import dtype_of, dtypes_of, every_tile_of, has_pass, splits_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import KMajorFilter, PositionsLast, SwappedOperands
@@ -26,10 +26,10 @@ EVERY_ROWS = [(tile, dtype) for tile in ROWS for dtype in ("bfloat16", "float16"
               if dtype in dtypes_of("wgmma", tile)]  # fmt: skip
 
 
-def conv1d(tile, x, w, of, **more):
+def conv1d(tile, x, w, of, padding="SAME", **more):
     """At the precision that the tile is for."""
     precision = "highest" if tile.bf16x6 else None
-    return jaxconv.conv1d(x, w, padding="SAME", implementation=of, precision=precision, **more)
+    return jaxconv.conv1d(x, w, padding=padding, implementation=of, precision=precision, **more)
 
 
 def integers(seed, dtype, *shape):
@@ -97,20 +97,32 @@ def test_weight_gradients_of_wgmma_itself_run(tile):
     check_kernels(tile, ("wgrad",), (4, 17), "WgradKernel")
 
 
+# Of one product, of residue classes, some of whose tiles are not there, and of groups in launches of their own.
+MANY = {"one": {}, "classes": {"lhs_dilation": 2, "padding": ((7, 8),)}, "launches": {"feature_group_count": 2}}
+
+
+# Positions of halo tiles are neighbours, so of one class.
+OF_MANY = [(tile, many) for tile in FAMILIES["cuda"]["wgmma"].tiles if has_pass(tile, "wgrad")
+           for many in MANY if many != "classes" or not tile.halo]  # fmt: skip
+
+
 @pytest.mark.parametrize("split", [1, 2, 3, 8, 24])
-@every_tile_of("wgmma", "wgrad")
-def test_exact_where_clusters_have_many_weight_gradients(tile, split):
+@pytest.mark.parametrize("tile, many", OF_MANY, ids=str)
+def test_exact_where_clusters_have_many_weight_gradients(tile, split, many):
     """Each cluster has tiles for several rounds, of other taps, channels and columns each time.
 
-    It takes the later ones by a counter, which each launch leaves at zero.
+    It takes the later ones by a counter, which each launch leaves at zero: other gradients come next.
     """
-    dtype = dtype_of("wgmma", tile)
-    x, g = integers(0, dtype, 2, 304, 520), integers(1, dtype, 2, 304, 1032)
-    w = jnp.zeros((15, 520, 1032), dtype)
-    conv = lambda of, w: conv1d(tile, x, w, of)
-    of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
-    expected, asked = of(Constraint("cuda", "mma")), Constraint("cuda", "wgmma", tile.name, split)
-    assert all(jnp.array_equal(of(asked), expected) for _ in range(3))
+    dtype, more = dtype_of("wgmma", tile), MANY[many]
+    groups, apart = more.get("feature_group_count", 1), more.get("lhs_dilation", 1)
+    x = integers(0, dtype, 2, 304 // apart, 520 * groups)
+    w = jnp.zeros((15, 520, 1032 * groups), dtype)
+    conv = lambda of, w: conv1d(tile, x, w, of, **more)
+    g = integers(1, dtype, *jax.eval_shape(functools.partial(conv, Constraint("cuda", "mma")), w).shape)
+    of = jax.jit(lambda of, g: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
+    expected, asked = of(Constraint("cuda", "mma"), g), Constraint("cuda", "wgmma", tile.name, split)
+    for factor in (1, -1, 2):
+        assert jnp.array_equal(of(asked, factor * g), factor * expected)
 
 
 @every_tile_of_rows
