@@ -51,7 +51,19 @@ class Activation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Relu(Activation):
+class Masking(Activation):
+    """Those whose derivative is 0 or 1: so a cotangent needs no wider dtype behind it."""
+
+    def mask(self, z: Array) -> Array:
+        """Where the derivative is 1, by what the activation is applied to or by its result."""
+        raise NotImplementedError
+
+    def backward(self, y: Array, dy: Array) -> Array:
+        return jnp.where(self.mask(y), dy, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relu(Masking):
     """max(z, 0). The derivative at 0 is 0, as that of `jax.nn.relu`."""
 
     def derivative_from_result(self, dtype: np.dtype) -> bool:
@@ -60,8 +72,8 @@ class Relu(Activation):
     def __call__(self, z: Array) -> Array:
         return jax.nn.relu(z)
 
-    def backward(self, y: Array, dy: Array) -> Array:
-        return jnp.where(y > 0, dy, 0)
+    def mask(self, z: Array) -> Array:
+        return z > 0
 
     def kernel_form(self) -> KernelForm:
         return "piecewise", (1.0, 0.0, math.inf)
@@ -94,7 +106,7 @@ class LeakyRelu(Activation):
 
 
 @dataclasses.dataclass(frozen=True)
-class Clip(Activation):
+class Clip(Masking):
     """z, clipped to [low, high]. The derivative at both ends is 0, as that of `jax.nn.relu6`."""
 
     low: float
@@ -114,8 +126,8 @@ class Clip(Activation):
     def __call__(self, z: Array) -> Array:
         return jnp.where(z <= self.low, self.low, jnp.where(z >= self.high, self.high, z))
 
-    def backward(self, y: Array, dy: Array) -> Array:
-        return jnp.where((y <= self.low) | (y >= self.high), 0, dy)
+    def mask(self, z: Array) -> Array:
+        return ~((z <= self.low) | (z >= self.high))
 
     def kernel_form(self) -> KernelForm:
         return "piecewise", (1.0, self.low, self.high)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxconv.activations import Masking
 from jaxconv.epilogue import FLOAT32, INT8, of_channels
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
@@ -37,15 +38,18 @@ def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
 
 
 def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands) -> tuple[Array, Kept | None]:
-    """Keeps the result if the activation's derivative can be had from it, or what the activation is applied to."""
+    """Keeps the result if the activation's derivative can be had from it, or a mask if that is the derivative, or what
+    the activation is applied to."""
     if call.epilogue.out_dtype == INT8:  # which has no derivative
         return bind(call, lhs, rhs, operands), None
     if not call.epilogue.keeps_sums:
         y = bind(call, lhs, rhs, operands)
         return y, (lhs, rhs, _kept(operands), y if call.epilogue.activation else None)
     z = bind(call.before_activation, lhs, rhs, operands)
-    activated = call.epilogue.activated(call.problem, z, operands.get("out_scale"))
-    return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), z)
+    activation, out_scale = call.epilogue.activation, operands.get("out_scale")
+    activated = call.epilogue.activated(call.problem, z, out_scale)
+    kept = activation.mask(z) if isinstance(activation, Masking) and out_scale is None else z
+    return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), kept)
 
 
 def _kept(operands: Operands) -> dict[str, Any]:
@@ -61,8 +65,8 @@ def _bwd(call: Call, kept: Kept | None, dy: Array) -> tuple[Array | None, Array 
         return None, None, None
     lhs, rhs, operands, result = kept
     dz, cotangents = _through_activation(call, operands, result, dy)
-    is_linear = call.epilogue.activation is None and "out_scale" not in operands
-    narrow = dy.dtype if is_linear else dz.dtype
+    is_exact = call.epilogue.activation is None or isinstance(call.epilogue.activation, Masking)
+    narrow = dy.dtype if is_exact and "out_scale" not in operands else dz.dtype
     dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz, narrow)
     cotangents |= of_scale | _of_summands(call, operands, dz)
     cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
@@ -77,6 +81,8 @@ def _through_activation(call: Call, operands: Operands, result: Array | None, dy
     dy = dy.astype(call.epilogue.number_dtype(call.problem))
     if result is None:
         return dy, {}
+    if result.dtype == bool:
+        return jnp.where(result, dy, 0), {}
     if not call.epilogue.keeps_sums:
         assert call.epilogue.activation is not None
         return call.epilogue.activation.backward(result.astype(dy.dtype), dy), {}

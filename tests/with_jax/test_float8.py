@@ -30,6 +30,7 @@ from cases.reference import (
 )
 from jaxconv import fallback
 from jaxconv.explain import lines
+from jaxconv.traced import KINDS
 
 E4M3, E5M2 = FLOAT8
 EACH_PAIR = pytest.mark.parametrize("lhs, rhs", PAIRS)
@@ -90,17 +91,27 @@ def test_as_lax_has_it(out, dtype, implementation):
     assert_same(actual[1:], (dx.astype(dtype), dw.astype(dtype)))
 
 
+@pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 @EACH_PAIR
-def test_a_float8_cotangent_is_multiplied_as_it_is(lhs, rhs, implementation):
-    """Numbers near the ends of its range, which float16 would not hold after a product."""
+def test_a_float8_cotangent_is_multiplied_as_it_is(lhs, rhs, activation, implementation):
+    """Numbers near the ends of its range, which float16 would not hold after a product. Also behind a mask."""
     x, w = np.full((1, 1, 1), 2.0**-6, lhs), np.full((1, 1, 1), 2.0**-6, rhs)
-    conv = functools.partial(jaxconv.conv1d, out_dtype=E5M2, implementation=implementation)
+    conv = functools.partial(jaxconv.conv1d, activation=activation, out_dtype=E5M2, implementation=implementation)
     for g in (2.0**-10, 2.0**14):
         _, dx, dw = run(pullback(conv), x, w, np.full((1, 1, 1), g, E5M2))
         np.testing.assert_array_equal(
             [np.asarray(dx, "float32"), np.asarray(dw, "float32")],
             [np.full((1, 1, 1), g * 2.0**-6).astype(dtype).astype("float32") for dtype in (lhs, rhs)],
         )
+
+
+@pytest.mark.parametrize("activation, narrow", [(None, E5M2), ("relu", E5M2), ("relu6", E5M2), ("silu", "float32")])
+def test_the_type_that_gradients_multiply(activation, narrow):
+    x, w, g = np.ones((1, 5, 4), E4M3), np.ones((3, 4, 6), E4M3), np.ones((1, 5, 6), E5M2)
+    conv = functools.partial(jaxconv.conv1d, activation=activation, out_dtype=E5M2, padding="SAME")
+    equations = jax.make_jaxpr(lambda x, w, g: jax.vjp(conv, x, w)[1](g))(x, w, g).jaxpr.eqns
+    types = [{x.aval.dtype.name for x in equation.invars} for equation in equations if equation.primitive in KINDS]
+    assert types == 2 * [{E4M3, narrow}]
 
 
 ENDED = ["dense", "grouped", "scalars", "channels_first"]

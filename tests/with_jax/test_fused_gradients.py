@@ -159,25 +159,44 @@ def test_gradients_of_float16_with_a_small_scale(implementation):
 
 
 KEPT = {
-    "linear": ("bfloat16", {}, 0),
-    "relu": ("bfloat16", dict(activation="relu"), 1),
-    "ends that bfloat16 has": ("bfloat16", dict(activation="relu6"), 1),
-    "ends that it rounds": ("bfloat16", dict(activation=Clip(0.1, 6)), 1),
-    "float8, linear": ("float8_e4m3fn", {}, 0),
-    "float8, scaled": ("float8_e4m3fn", dict(out_scale=0.5), 1),
-    "float8, relu": ("float8_e4m3fn", dict(activation="relu"), 1),
+    "linear": ("bfloat16", {}, None),
+    "relu": ("bfloat16", dict(activation="relu"), "bfloat16"),
+    "ends that bfloat16 has": ("bfloat16", dict(activation="relu6"), "bfloat16"),
+    "ends that it rounds": ("bfloat16", dict(activation=Clip(0.1, 6)), "bool"),
+    "curved": ("bfloat16", dict(activation="silu"), "bfloat16"),
+    "float8, linear": ("float8_e4m3fn", {}, None),
+    "float8, scaled": ("float8_e4m3fn", dict(out_scale=0.5), "float32"),
+    "float8, relu": ("float8_e4m3fn", dict(activation="relu"), "bool"),
+    "float8, scaled relu": ("float8_e4m3fn", dict(activation="relu", out_scale=0.5), "float32"),
 }
 
 
 @pytest.mark.parametrize("dtype, ends, kept", KEPT.values(), ids=KEPT)
 def test_of_results_or_sums_at_most_one_is_kept(dtype, ends, kept, implementation):
-    """Operands besides. A straight line keeps the result, in its own dtype."""
+    """Operands besides. A straight line keeps the result, in its own dtype, or a mask."""
     x, w = integers((2, 6, 6, 8), "bfloat16"), integers((3, 3, 8, 16), "bfloat16")
     conv = lambda x, w: jaxconv.conv2d(x, w, bias=1.0, out_dtype=dtype, implementation=implementation, **ends)
     y, pull_back = jax.vjp(conv, x, w)
-    of_result = [a.dtype for a in jax.tree.leaves(pull_back) if getattr(a, "shape", None) == y.shape]
-    assert len(of_result) == kept
-    assert dtype != "bfloat16" or {*of_result} <= {y.dtype}
+    of_result = [str(a.dtype) for a in jax.tree.leaves(pull_back) if getattr(a, "shape", None) == y.shape]
+    assert of_result == ([] if kept is None else [kept])
+
+
+@pytest.mark.parametrize("activation", ["relu", Clip(-2.5, 1.5)])
+@pytest.mark.parametrize("dtype", [None, "float8_e5m2"])
+def test_a_mask_is_that_of_float32(dtype, activation, implementation):
+    """Also of numbers that the result rounds to an end, and behind a scale."""
+    x, w = integers((2, 6, 6, 8), "bfloat16"), integers((3, 3, 8, 16), "bfloat16")
+    conv = lambda x, w: jaxconv.conv2d(x, w, scale=2.0**-20, bias=2.0**-24, activation=activation, out_dtype=dtype,
+                                       implementation=implementation)  # fmt: skip
+    z = 2.0**-20 * jaxconv.conv2d(x, w, out_dtype="float32", implementation="xla") + 2.0**-24
+    mask = (z > 0) if activation == "relu" else (z > -2.5) & (z < 1.5)
+    y, pull_back = jax.vjp(conv, x, w)
+    g = jnp.ones_like(y)
+    actual = pull_back(g)
+    linear = lambda x, w: jaxconv.conv2d(x, w, scale=2.0**-20, out_dtype="float32", implementation="xla")
+    expected = jax.vjp(linear, x, w)[1](mask.astype("float32"))
+    assert 0 < mask.mean() < 1 or activation != "relu"
+    assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
