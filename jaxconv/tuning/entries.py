@@ -89,7 +89,7 @@ class Entry:
 
 
 def _is_time(us: Any) -> bool:
-    return isinstance(us, int | float) and 0 < us < math.inf
+    return isinstance(us, int | float) and not isinstance(us, bool) and 0 < us < math.inf
 
 
 def unstored_reason(problem: ConvProblem) -> str | None:

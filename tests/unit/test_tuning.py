@@ -361,6 +361,7 @@ EDITS = {
     "times": ({"us": {"measured": 1.0}}, "predicted"),
     "no time": ({"us": {"predicted": None, "measured": None}}, "positive numbers of microseconds"),
     "words": ({"us": {"predicted": None, "measured": "fast"}}, "positive numbers of microseconds"),
+    "no number": ({"us": {"predicted": None, "measured": True}}, "positive numbers of microseconds"),
     "negative": ({"us": {"predicted": None, "measured": -1.0}}, "positive numbers of microseconds"),
     "not finite": ({"us": {"predicted": 1e999, "measured": 1.0}}, "positive numbers of microseconds"),
 }

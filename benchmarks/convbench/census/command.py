@@ -121,12 +121,15 @@ def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
     """Of the rows of one dtype and precision."""
     from convbench.census import page  # measuring needs no matplotlib
 
+    if not options.report.exists():
+        raise SystemExit(f"census: there is no {options.report}")
     results, name = Results.load(options.report), tables.arithmetic(options.dtype, options.precision)
     of_draw = {(case.name, which) for case, which in drawn}
     rows = [row for row in results.rows if (row["case"], row["pass"]) in of_draw and tables.arithmetic_of(row) == name]
     if not rows:
         raise SystemExit(f"census: {options.report} has no rows of {name} that --rows and --seed draw")
     gpu = results.machine["device"]
+    print(f"{len(rows)} of the {len(drawn)} rows that are drawn\n")
     print(report.text(rows))
     if gpu in MODELS:  # what the default takes elsewhere is not known here
         print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
