@@ -70,3 +70,10 @@ def float32_of(precision: Any) -> Float32:
         return OF_PRESET.get(precision, Float32.FLOAT32)
     is_highest = lax.Precision.HIGHEST in (precision if isinstance(precision, tuple) else (precision,))
     return Float32.BF16X6 if is_highest else Float32.TF32
+
+
+def text_of(precision: Any) -> str:
+    """What the text of a problem of float32 ends with, if that is not the default."""
+    if names_algorithm(precision):
+        return f", algorithm {getattr(precision, 'name', precision)}"
+    return ", precision HIGHEST" if float32_of(precision) is Float32.BF16X6 else ""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from jaxconv.compiled import planning
+from jaxconv.problem.algorithms import text_of
 
 Dim = Any  # an int, or the symbolic batch of an exported program
 Shape = tuple[Dim, ...]
@@ -255,6 +256,7 @@ class ConvProblem:
             f"{name(self.out_shape, self.out_dtype)}, window_strides {self.window_strides}, low padding "
             f"{self.pad_low}, lhs_dilation {self.lhs_dilation}, rhs_dilation {self.rhs_dilation}, groups {self.groups}"
             f"{', result in blocks of channels' if self.out_in_blocks else ''}"
+            f"{text_of(self.precision) if self.lhs_dtype.name in ('float32', 'complex64') else ''}"
         )
 
 

@@ -50,6 +50,18 @@ def test_a_line(capsys):
     assert re.search(r": gemm; not depthwise: \S+", line)
 
 
+@pytest.mark.parametrize("precision, text", [
+    (None, ""), ("highest", ", precision HIGHEST"), (("default", "highest"), ", precision HIGHEST"),
+    ("BF16_BF16_F32_X3", ", algorithm BF16_BF16_F32_X3"),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_precision(precision, text, dtype):
+    """It is of float32 alone."""
+    x, w = (jax.ShapeDtypeStruct(of.shape, dtype) for of in (X, W))
+    (line,) = lines(lambda x, w: jaxconv.conv2d(x, w, precision=precision), x, w)
+    assert f"groups 1{text if dtype == 'float32' else ''}: " in line
+
+
 ENTRY_CALLS = {
     "conv1d": (jaxconv.conv1d, (2, 9, 3), (3, 3, 4)),
     "conv2d": (jaxconv.conv2d, X.shape, W.shape),
