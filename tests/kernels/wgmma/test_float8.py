@@ -11,6 +11,7 @@ import pytest
 import jaxconv
 from cases.convolution import channels_last_convolution
 from cases.convolutions import convolutions, problem
+from cases.epilogue import ended, operands_of
 from cases.exact import exact
 from cases.float8 import FLOAT8
 from cases.problems import passes_of, problem_of
@@ -18,8 +19,11 @@ from cases.programs import results_and_kernels
 from cases.reference import assert_same
 from cases.tiles import constraint, transform_of
 from jaxconv import ffi
+from jaxconv.activations import LeakyRelu, activation_of
+from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
+from jaxconv.problem.product import EpilogueKind
 
 pytestmark = pytest.mark.gpu
 E4M3, E5M2 = FLOAT8
@@ -29,14 +33,14 @@ every_pass = pytest.mark.parametrize("which, lhs_dtype", list(itertools.product(
 RESULTS = ("float32", "bfloat16", "float16")
 
 
-def planned(of_convolution, which, tile, split, lhs_dtype, out_dtype):
+def planned(of_convolution, which, tile, split, lhs_dtype, out_dtype, epilogue_kind=EpilogueKind.NONE):
     """A pass of a convolution's problem with a filter of e4m3, and its plan or None."""
     kind, of_pass = passes_of(of_convolution)[which]
     dtypes = {f"{role}_dtype": np.dtype(dtype)
               for role, dtype in (("lhs", lhs_dtype), ("rhs", E4M3), ("out", out_dtype))}  # fmt: skip
     of_pass = dataclasses.replace(of_pass, **dtypes)
     asked = constraint("wgmma", tile, transform_of("wgmma", tile, "float8_e4m3fn_to_float32", which), split=split)
-    return of_pass, choose("cuda", kind, of_pass, asked, ffi.device("cuda")).plan
+    return of_pass, choose("cuda", kind, of_pass, asked, ffi.device("cuda"), epilogue_kind).plan
 
 
 @every_pass
@@ -60,6 +64,40 @@ def test_exact(tile, which, lhs_dtype):
             arrays.append((lhs.astype(lhs_dtype), w.astype(E4M3)))
             results.append(np.asarray(result).astype(of_pass.out_dtype))
     assert len(calls) > 20
+    program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
+    assert_same(program(arrays), results)
+
+
+ENDS = {
+    "numbers": (("scale", "bias"), "relu", EpilogueKind.PLAIN),
+    "residual": (("scale", "bias", "residual", "residual_scale"), LeakyRelu(0.25), EpilogueKind.RESIDUAL),
+}
+
+
+# Kernels add residuals to results that TMA stores.
+EVERY_END = [(of, "numbers") for of in (*RESULTS, E4M3)] + [(of, "residual") for of in ("bfloat16", E4M3)]
+
+
+@pytest.mark.parametrize("out_dtype, ends", EVERY_END)
+@every_tile
+def test_exact_epilogues_of_e5m2(tile, out_dtype, ends):
+    """Whole sums, of small integers. Other tests have those of e4m3."""
+    operands, expected = exact()
+    names, activation, epilogue_kind = ENDS[ends]
+    names = (*names, "out_scale") if out_dtype == E4M3 else names
+    calls, arrays, results = [], [], []
+    for name in sorted(convolutions()):
+        of_pass, plan = planned(
+            problem(name, "float8_e4m3fn_to_float32"), "fprop", tile, 1, E5M2, out_dtype, epilogue_kind
+        )
+        (x, w, _), (y, *_) = operands[name], expected[name]
+        if plan is None or np.abs(x).max() > 8 or np.abs(w).max() > 16:
+            continue
+        of_channels = operands_of(of_pass, "float32", names)
+        calls.append(ffi.convolution(plan, of_pass, Epilogue(names, activation_of(activation))))
+        arrays.append((x.astype(E5M2), w.astype(E4M3), *(of_channels[of] for of in names)))
+        results.append(ended(of_pass, y, of_channels, activation))
+    assert len(calls) > 10
     program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
     assert_same(program(arrays), results)
 
