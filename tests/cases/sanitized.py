@@ -14,14 +14,16 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 import jaxconv  # noqa: F401  (it registers the handlers that stored programs call)
 from cases import blocks, epilogue, neighbours
+from cases.convolution import channels_last_convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
-from cases.reference import assert_same
+from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import (
     ENDED_DTYPES,
     EVERY_TILE,
     FORWARD_ALONE,
+    PASSES,
     WITH_SUMS,
     constraint,
     dtypes_of,
@@ -35,6 +37,8 @@ from jaxconv.planner.families import FAMILIES
 MOST = 6  # cases of a program
 # Weight gradients of dozens of steps, some of which are left out, of one residue class and of four; and of groups.
 OF_STEPS = ["taps_that_tiles_do_not_see", "doubled_windows_seen_by_few", "windows_of_groups"]
+# A weight gradient of so many tiles that clusters ask for the next one, by any tile in two slices.
+OF_MANY = channels_last_convolution((1, 16, 16, 704), (3, 3, 704, 1024))
 # One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
 ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 
@@ -45,6 +49,8 @@ def make(folder: Path, families: list[str]) -> None:
         for dtype in dtypes_of(family, tile) if family in families else ():
             if (family, tile) in WITH_SUMS.values():
                 store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
+            if family == "wgmma" and dtype in ("bfloat16", "float16") and has_pass(tile, "wgrad", dtype):
+                store(folder / f"{name}-{dtype}-many", dtype, *many(tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 for ending in ACTIVATIONS:
                     path = folder / f"{name}-{ended_dtype}-{ending}"
@@ -64,6 +70,18 @@ def plain(family, tile, dtype):
         cases += cases_of(family, tile, OF_STEPS, ("wgrad",), (1, 4), dtype=dtype)
     operands, expected = exact_in(dtype, {case for case, *_ in cases})
     return alone(cases, dtype), operands, results_of(cases, expected)
+
+
+def many(tile, dtype):
+    """The same of OF_MANY."""
+    asked = constraint("wgmma", tile, (), split=2)
+    x, w, g = OF_MANY.operands(dtype)
+    expected = run_on_host(pullback(OF_MANY.lax()), *(a.astype("float32") for a in (x, w, g)))[2]
+    return (
+        lambda arrays: [PASSES["wgrad"](OF_MANY.ours(asked))(*arrays)],
+        (x, w, g),
+        [np.asarray(expected).astype(dtype)],
+    )
 
 
 def ended(family, tile, dtype, ending):
