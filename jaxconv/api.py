@@ -225,6 +225,7 @@ def conv1d(
     feature_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
     implementation: str | None = None,
     scale: Numbers | None = None,
     bias: Numbers | None = None,
@@ -249,6 +250,7 @@ def conv2d(
     feature_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
     implementation: str | None = None,
     scale: Numbers | None = None,
     bias: Numbers | None = None,
@@ -276,6 +278,7 @@ def conv2d(
       feature_group_count: number of groups of the channels.
       precision: as in lax.
       preferred_element_type: dtype of the result and of the accumulation.
+      out_sharding: as in lax, for explicit sharding. None with layout "NCHW32".
       implementation: as in `conv_general_dilated`.
       scale, bias, residual, residual_scale, activation, out_dtype, out_scale: a fused epilogue, as in
         `fused_conv_general_dilated`. With none of them the convolution is as it is without.
@@ -291,6 +294,8 @@ def conv2d(
     """
     arguments = locals()
     if (layout := arguments.pop("layout")) == blocks.NAME:
+        if arguments.pop("out_sharding") is not None:
+            raise ValueError(f"out_sharding must be None with layout {layout!r}, got {out_sharding!r}")
         return _conv_in_blocks(**arguments)
     if layout != "NHWC":
         raise ValueError(f'layout must be "NHWC" or "{blocks.NAME}", got {layout!r}')
@@ -308,6 +313,7 @@ def conv3d(
     feature_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
     implementation: str | None = None,
     scale: Numbers | None = None,
     bias: Numbers | None = None,

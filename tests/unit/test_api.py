@@ -103,8 +103,8 @@ def test_front_door(row, rank, implementation):
 def test_front_doors_take_keywords_only():
     defaults = dict(
         window_strides=1, padding="SAME", lhs_dilation=1, rhs_dilation=1, feature_group_count=1, precision=None,
-        preferred_element_type=None, implementation=None, scale=None, bias=None, residual=None, residual_scale=None,
-        activation=None, out_dtype=None, out_scale=None,
+        preferred_element_type=None, out_sharding=None, implementation=None, scale=None, bias=None, residual=None,
+        residual_scale=None, activation=None, out_dtype=None, out_scale=None,
     )  # fmt: skip
     for conv in (jaxconv.conv1d, jaxconv.conv2d, jaxconv.conv3d):
         parameters = inspect.signature(conv).parameters

@@ -12,9 +12,10 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jaxconv
 from cases.meshes import collectives, mesh, place
 from cases.parts import diagonal
-from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.reference import assert_same, cotangent, custom_calls, integers, lax_channels_last, pullback, run_on_host
 from cases.small import ENTRIES, Case
 
 pytestmark = pytest.mark.usefixtures("on_the_host")  # GPU machines simulate the eight devices too
@@ -160,6 +161,19 @@ def test_rows_that_divide_on_one_side(case, spec, out_spec):
     )
     assert_same(actual, run_on_host(run(case.lax()), *case.operands()))
     assert types == [P(*out_spec, *(4 - len(out_spec)) * (None,))]
+
+
+@pytest.mark.parametrize("bias", [None, 2.0])
+def test_out_sharding_of_channels_last_functions(bias):
+    """What devices add up has the sharding that is asked for."""
+    x, w = integers((8, 3, 4, 4)), integers((3, 3, 4, 6), seed=1)
+    conv = lambda x, w: (jaxconv.conv2d(x, w, bias=bias, out_sharding=P("a"), implementation="cpu"),)
+    specs = P(None, None, None, "b"), P(None, None, "b")
+    (y,), types = run_explicitly(conv, (x, w), specs)
+    assert_same(y, run_on_host(lax_channels_last, x, w) + (bias or 0))
+    assert types == [P("a", None, None, None)]
+    with pytest.raises(ValueError, match="out_sharding must be None with layout 'NCHW32'"):
+        jaxconv.conv2d(x, w, layout="NCHW32", out_sharding=P("a"))
 
 
 def test_vmap_over_several_mesh_axes():
