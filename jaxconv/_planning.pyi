@@ -32,6 +32,7 @@ def sum_type(operand: str, result: str) -> str: ...  # names of dtypes
 def epilogue_type(operand: str, result: str) -> str: ...  # names of dtypes
 def period(stride: int, dilation: int) -> int: ...  # of output positions that see the same taps
 def is_quantised(result: str) -> bool: ...  # the name of a dtype
+def adds_residual_on_host(residual: str, numbers: str) -> bool: ...  # names of dtypes
 def needs_epilogue_on_cuda(result: str) -> bool: ...  # the name of a dtype
 def is_k_major_alone(dtype: str) -> bool: ...  # whether wgmma reads operands of a type in no other order
 

@@ -61,7 +61,7 @@ struct Epilogue {
   PerChannel scale;
   PerChannel bias;
   PerChannel out_scale;                  // of an int8 or float8 result
-  const void* residual = nullptr;        // lies as the result does, in its type; or null
+  const void* residual = nullptr;        // lies as the result does; or null
   const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};
   FloatActivation of_floats;  // the activation again: ReadOperands makes it of the above, for CUDA

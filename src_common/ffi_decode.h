@@ -194,15 +194,16 @@ class OperandReader {
     return std::nullopt;
   }
 
+  // Of any type: handlers ask which ones kernels take.
   std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer) const {
-    if (auto why = TypeMustBe("residual", buffer, problem_.dst_type, "result is")) return why;
+    if (!ToDType(buffer.element_type(), &epilogue_->residual_type))
+      return "there are no kernels for the residual's dtype";
     int64_t count = problem_.batch * problem_.groups * problem_.out_channels;
     for (const int64_t size : problem_.dst_size) count *= size;
     if (static_cast<int64_t>(buffer.element_count()) != count) {
       return Numbers("residual", buffer, count, " of the result");
     }
     epilogue_->residual = buffer.untyped_data();
-    epilogue_->residual_type = problem_.dst_type;
     return std::nullopt;
   }
 
@@ -262,7 +263,7 @@ inline std::optional<std::string> ReadOperands(const ConvAttributes& a, const ff
   }
   if (reader.has_more()) return "there are operands that no attribute names";
   if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
-  const bool is_rounded = pass == Pass::kConv && IsInteger(p.src_type) && p.dst_type != DType::kS32;
+  const bool is_rounded = pass == Pass::kConv && !TakesTypesOnHost(p, pass, false) && TakesTypesOnHost(p, pass, true);
   const size_t of_rows = rows ? (rows->before != nullptr) + (rows->after != nullptr) : 0;
   epilogue->is_there = operands.size() > of_rows || epilogue->activation != Activation::kNone || is_rounded;
   if (p.dst.block != 0 && pass != Pass::kConv) return "a wgrad has no channels in blocks";

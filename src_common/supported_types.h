@@ -37,6 +37,26 @@ inline bool TakesTypes(const ConvProblem& p, Pass pass, bool has_epilogue) {
   return MayBeResult(narrow, wide, false) && (result == wide || (result == narrow && !IsInteger(result)));
 }
 
+// The same on a host. There an epilogue rounds sums of float32 to any type, whatever the operands' is.
+inline bool TakesTypesOnHost(const ConvProblem& p, Pass pass, bool has_epilogue) {
+  const DType rhs = RhsType(p, pass), result = ResultType(p, pass);
+  const auto is_ended = [](DType type) { return TraitsOf(type).sums == DType::kF32 || type == DType::kS8; };
+  const bool are_operands = is_ended(p.src_type) && (p.src_type == rhs || (IsFloat8(p.src_type) && IsFloat8(rhs)));
+  const bool rounds = pass == Pass::kConv && has_epilogue && are_operands && is_ended(result);
+  return rounds || TakesTypes(p, pass, has_epilogue);
+}
+
+// Why no kernel adds a residual of a type to the result of a conv. A host's add any that their numbers hold.
+inline Reason UnsupportedResidualOnCuda(const ConvProblem& p, DType residual) {
+  if (residual == p.dst_type) return std::nullopt;
+  return std::string("the residual must be ") + TraitsOf(p.dst_type).name + ", as the result is";
+}
+inline Reason UnsupportedResidualOnHost(DType numbers, DType residual) {
+  const bool is_held = residual == DType::kS8 || residual == numbers || TraitsOf(residual).sums == DType::kF32;
+  if (is_held && !(IsFloat8(residual) && numbers == DType::kF64)) return std::nullopt;
+  return std::string("no residual of ") + TraitsOf(residual).name + " is added in " + TraitsOf(numbers).name;
+}
+
 // Whether results of a type are of a scale of their own, which an epilogue may multiply them by. They end at the type's
 // largest numbers.
 inline bool IsQuantised(DType result) { return IsByte(result); }
@@ -46,9 +66,12 @@ inline bool NeedsEpilogueOnCuda(DType result) { return IsFloat8(result); }
 
 // Why no CUDA kernel stores the results of a pass. Planning and the handler ask.
 inline Reason UnsupportedResultOnCuda(const ConvProblem& p, Pass pass, bool has_epilogue) {
-  const DType result = ResultType(p, pass);
-  if (has_epilogue || !NeedsEpilogueOnCuda(result)) return std::nullopt;
-  return std::string("results of ") + TraitsOf(result).name + " without an epilogue";
+  const std::string results = std::string("results of ") + TraitsOf(ResultType(p, pass)).name;
+  if (has_epilogue) {
+    const bool is_of_host = TakesTypesOnHost(p, pass, true) && !TakesTypes(p, pass, true);
+    return is_of_host ? Reason(results + " from operands of " + TraitsOf(p.src_type).name) : std::nullopt;
+  }
+  return NeedsEpilogueOnCuda(ResultType(p, pass)) ? Reason(results + " without an epilogue") : std::nullopt;
 }
 
 }  // namespace jaxconv

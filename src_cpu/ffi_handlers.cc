@@ -54,7 +54,11 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
     Epilogue epilogue;
     if (const auto why = ReadOperands(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
-    if (!TakesTypes(*problem, pass, epilogue.is_there)) return invalid("there are no kernels for these dtypes");
+    if (epilogue.residual) {
+      if (const Reason why = UnsupportedResidualOnHost(EpilogueType(*problem), epilogue.residual_type))
+        return invalid(*why);
+    }
+    if (!TakesTypesOnHost(*problem, pass, epilogue.is_there)) return invalid("there are no kernels for these dtypes");
     if (result.element_count() == 0) return ffi::Error::Success();
 
     const ConvProblem seen = BlocksAsGroups(*problem);

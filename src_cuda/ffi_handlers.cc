@@ -154,6 +154,9 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   Epilogue epilogue;
   NeighbourRows rows;
   if (const Reason why = ReadOperands(attributes, b.more, *problem, pass, &epilogue, &rows)) return refuse(*why);
+  if (epilogue.residual) {
+    if (const Reason why = UnsupportedResidualOnCuda(*problem, epilogue.residual_type)) return refuse(*why);
+  }
   if (!TakesTypes(*problem, pass, epilogue.is_there)) return refuse("there are no kernels for these dtypes");
   if (const Reason why = UnsupportedResultOnCuda(*problem, pass, epilogue.is_there)) return refuse(*why);
   int limit = 0;

@@ -193,7 +193,7 @@ bool TakesTypesOf(bool is_wgrad, const std::string& src, const std::string& filt
                   bool has_epilogue) {
   ConvProblem p{};
   const bool are_known = IsType(src, &p.src_type) && IsType(filter, &p.filter_type) && IsType(dst, &p.dst_type);
-  return are_known && TakesTypes(p, is_wgrad ? Pass::kWgrad : Pass::kConv, has_epilogue);
+  return are_known && TakesTypesOnHost(p, is_wgrad ? Pass::kWgrad : Pass::kConv, has_epilogue);
 }
 
 template <typename Row>
@@ -314,6 +314,13 @@ NB_MODULE(_planning, module) {
   module.def("epilogue_type", &EpilogueTypeOf, nb::arg("operand"), nb::arg("result"));
   module.def("period", &PeriodOf, nb::arg("stride"), nb::arg("dilation"));
   module.def("is_quantised", [](const std::string& result) { return IsQuantised(TypeOf(result)); }, nb::arg("result"));
+  module.def(
+      "adds_residual_on_host",
+      [](const std::string& residual, const std::string& numbers) {
+        DType type;
+        return IsType(residual, &type) && !UnsupportedResidualOnHost(TypeOf(numbers), type);
+      },
+      nb::arg("residual"), nb::arg("numbers"));
   module.def(
       "needs_epilogue_on_cuda", [](const std::string& result) { return NeedsEpilogueOnCuda(TypeOf(result)); },
       nb::arg("result"));

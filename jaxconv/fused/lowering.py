@@ -9,6 +9,7 @@ from jax import Array
 from jax.interpreters import mlir
 
 from jaxconv import ffi
+from jaxconv.compiled import planning
 from jaxconv.epilogue import LIKE_RESULT
 from jaxconv.fused.call import BY_LAX, Call
 from jaxconv.lowering import decide, lower_split, seen_by_kernels
@@ -55,16 +56,21 @@ def planned(
     problem = call.epilogue.ended(call.problem)
     constraint = constraint_of(call.implementation)
     seen = seen_by_kernels("conv", platform, problem, constraint, call.epilogue_kind).problem
-    if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
+    if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(platform, call, avals):
         return problem, None
     plan = decide("conv", platform, seen, call.implementation, tuning, call.epilogue_kind).plan
     return seen, None if isinstance(plan, ConvPlan) and not ends_with(plan, seen) else plan
 
 
-def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
-    """Whether kernels can read the residual, if there is one."""
+def _has_native_residual(platform: str | None, call: Call, avals: Sequence[Any]) -> bool:
+    """Whether kernels can read the residual, if there is one: on a GPU in the result's type, on a host in any that the
+    epilogue's numbers hold."""
     named = zip(call.epilogue.operands, avals[2:], strict=True)
-    return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name in LIKE_RESULT)
+    dtypes = [aval.dtype for name, aval in named if name in LIKE_RESULT]
+    if platform == "cpu":
+        numbers = call.epilogue.number_dtype(call.problem)
+        return all(planning.adds_residual_on_host(dtype.name, numbers.name) for dtype in dtypes)
+    return all(dtype == call.epilogue.out_dtype for dtype in dtypes)
 
 
 def ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:

@@ -155,9 +155,9 @@ class EpilogueOf {
     }
     WithRounded<Number>(type, [this](auto s) {
       store_ = StoreTile<decltype(s), Number>;
-      add_residual_ = AddResidual<decltype(s), Number>;
       if constexpr (kIsFloat8<decltype(s)>) largest_ = Load<Number>(decltype(s){kLargestBits<decltype(s)>});
     });
+    WithRounded<Number>(epilogue.residual_type, [this](auto s) { add_residual_ = AddResidual<decltype(s), Number>; });
   }
 
   // Takes complete sums, in rows `sums_stride` apart, and may change them. At most two vectors of columns.

@@ -1,5 +1,6 @@
 """The epilogue of the host's kernels: of each complete sum, once, before that is rounded to the result's dtype."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -70,6 +71,30 @@ def test_channels_first(family, name, dtype):
 @BOTH
 def test_wider_results(family, name, operand, result):
     check(family, name, operand, result)
+
+
+ENDED = ("float32", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+@pytest.mark.parametrize("operand", ["float32", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2"])
+@BOTH
+def test_results_and_residuals_of_every_type(family, name, operand):
+    """Each residual with each result, also where nothing but the type of the result is asked for."""
+    convolution, w, of_passes = exact(family, name, False)
+    (x, sums), numbers = of_passes["fprop"], ("scale", "bias", "residual", "residual_scale")
+    wide = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "float32", "float32")
+    types = {"lhs_dtype": np.dtype(operand), "rhs_dtype": np.dtype(operand)}
+    calls, expected = [], []
+    for result, residual in itertools.product(ENDED, (None, *ENDED)):
+        of_pass = dataclasses.replace(wide, **types, out_dtype=np.dtype(result))
+        operands = operands_of(of_pass, "float32", numbers) if residual else {}
+        if residual:
+            operands["residual"] = operands["residual"].astype(residual)
+        calls.append((of_pass, operands))
+        expected.append(ended(of_pass, sums, operands, "relu" if residual else None))
+    run = jax.jit(lambda x, w: [with_epilogue("cpu", of_pass, family, x, w, operands, "relu" if operands else None)
+                                for of_pass, operands in calls])  # fmt: skip
+    assert_same(run(x.astype(operand), w.astype(operand)), expected)
 
 
 RTOL = [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3), ("float16", 1e-3)]
@@ -158,8 +183,11 @@ OUT = (2, 9, 8, 33)
     ("float32", "float32", dict(out_scale=np.ones(33, np.float32)), "an out scale is for a result of int8"),
     ("float32", "float32", dict(bias=np.zeros(32, np.float32)), "the bias has 32 numbers for 33 output channels"),
     ("float32", "float32", dict(scale=np.zeros((33, 2), np.float32)), "the scale has 66 numbers for 33 output"),
-    ("bfloat16", "bfloat16", dict(residual=np.zeros(OUT, np.float32)),
-     "the residual must be bfloat16, as the result is"),
+    ("bfloat16", "bfloat16", dict(residual=np.zeros(OUT, np.float64)), "no residual of float64 is added in float32"),
+    ("float64", "float64", dict(residual=np.zeros(OUT, "float8_e5m2")),
+     "no residual of float8_e5m2 is added in float64"),
+    ("float32", "float32", dict(residual=np.zeros(OUT, np.int32)), "no residual of int32 is added in float32"),
+    ("float32", "float32", dict(residual=np.zeros(OUT, bool)), "there are no kernels for the residual's dtype"),
     ("float32", "float32", dict(residual=np.zeros((2, 9, 8, 32), np.float32)),
      "the residual has 4608 numbers for 4752 of the result"),
     ("float32", "float32", dict(residual=np.zeros(OUT, np.float32), residual_scale=np.zeros((), np.float64)),

@@ -261,14 +261,14 @@ def test_taps_of_a_class_in_another_order(which, family):
     (("float32", "int32", "float32"), "there are no kernels for these dtypes"),
     (("float32", "float32", "int32"), "there are no kernels for these dtypes"),
     (("int8", "int8", "float64"), "there are no kernels for these dtypes"),
-    (("float32", "float32", "int8"), "there are no kernels for these dtypes"),
+    (("int32", "int32", "float32"), "there are no kernels for these dtypes"),
     (("uint8", "uint8", "int32"), "dtypes are float32"), (("bool", "bool", "float32"), "dtypes are float32"),
     (("complex64", "complex64", "complex64"), "dtypes are float32"),
     (("float8_e4m3fn", "float8_e4m3fn", "float64"), "there are no kernels for these dtypes"),
     (("float8_e5m2", "int8", "float32"), "there are no kernels for these dtypes"),
     (("bfloat16", "float32", "float16"), "there are no kernels for these dtypes"),
     (("float16", "bfloat16", "float64"), "there are no kernels for these dtypes"),
-    (("int8", "int8", "float8_e5m2"), "there are no kernels for these dtypes"),
+    (("bfloat16", "float16", "bfloat16"), "there are no kernels for these dtypes"),
     (("float32", "float8_e4m3b11fnuz", "float32"), "dtypes are float32"),
 ])  # fmt: skip
 @EVERY_PASS
