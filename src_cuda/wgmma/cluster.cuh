@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
+#include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "wgmma/config.h"
+#include "wgmma/params.cuh"
 
 namespace jaxconv {
 
@@ -39,6 +41,12 @@ __device__ __forceinline__ void ReleaseInCluster(uint32_t empty, uint32_t first 
   } else {
     if (lane == 0) ptx::Arrive(empty);
   }
+}
+
+// A tile behind the first two of each cluster, or one behind the last. Each cluster asks once in vain, and the last one
+// of these makes the counter zero again.
+__device__ __forceinline__ uint32_t AskForTile(const WgmmaParams& p, uint32_t clusters) {
+  return ptx::AtomicInc(p.asked_for, p.tiles - clusters - 1) + 2 * clusters;
 }
 
 }  // namespace jaxconv

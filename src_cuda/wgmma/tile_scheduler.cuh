@@ -7,6 +7,7 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/stage_pipeline.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/tile_order.cuh"
 
@@ -122,7 +123,7 @@ class WgmmaTileScheduler {
     } else if (params_.asked_for == nullptr) {
       index_ += clusters_;
     } else if (blockIdx.x % kTile.cluster() == 0) {
-      index_ = ptx::AtomicInc(params_.asked_for, params_.tiles - clusters_ - 1) + 2 * clusters_;
+      index_ = AskForTile(params_, clusters_);
       if constexpr (kTile.cluster() > 1) Send();
     } else {
       Receive();

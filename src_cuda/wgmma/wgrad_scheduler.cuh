@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/stage_pipeline.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/config.h"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
@@ -40,9 +40,10 @@ struct WgradNextTile {
   uint64_t barriers[Pipeline::kBarriers];
   uint32_t index;
 
+  static __device__ __forceinline__ int Ctas(const WgmmaParams& p) { return kTile.cluster() * p.wgrad_parts; }
+
   __device__ void InitBarriers(const WgmmaParams& p) const {
-    const int ctas = kTile.cluster() * p.wgrad_parts;
-    Pipeline(ptx::SharedAddress(barriers)).Init(1, ctas * kReaders - 1);  // one of them asks
+    Pipeline(ptx::SharedAddress(barriers)).Init(1, Ctas(p) * kReaders - 1);  // one of them asks
   }
 };
 
@@ -70,10 +71,9 @@ class WgradTileScheduler {
 
  private:
   __device__ __forceinline__ uint32_t Ask() {
-    const uint32_t count = cluster_.count;
-    const uint32_t index = ptx::AtomicInc(params_.asked_for, params_.tiles - count - 1) + 2 * count;
+    const uint32_t index = AskForTile(params_, cluster_.count);
     pipeline_.WaitUntilEmpty();
-    const uint32_t at = ptx::SharedAddress(&next_tile_.index), ctas = kTile.cluster() * params_.wgrad_parts;
+    const uint32_t at = ptx::SharedAddress(&next_tile_.index), ctas = WgradNextTile<kTile>::Ctas(params_);
     for (uint32_t cta = 0; cta < ctas; ++cta) {
       ptx::StoreAsyncAndArrive(ptx::MapToCta(at, cta), index, ptx::MapToCta(pipeline_.full(), cta));
     }
