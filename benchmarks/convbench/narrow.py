@@ -16,7 +16,6 @@ from convbench.cases import Case
 from convbench.floor import flops
 from convbench.measure import operands_of, rounded, timed
 from convbench.programs import Program
-from convbench.results import geomean_speedup
 from convbench.rows import grouped
 
 KEY = ("case", "dtype", "result", "ends", "layout")
@@ -147,23 +146,13 @@ def table(rows: list[dict], tablefmt: str = "simple") -> str:
     lines = []
     for names, group in grouped(rows, "suite", "dtype", "result", "ends", "layout").items():
         suite, dtype, result, ends, layout = names
+        prepared = [row["speedup"] for row in group if row["speedup"]]
         given = [row["bfloat16_us"] / row["given_us"] for row in group if row["bfloat16_us"] and row["given_us"]]
         against_lax = [row["speedup_of_lax"] for row in group if row["speedup_of_lax"]]
         most = max((row["tflops"] for row in group if row["tflops"]), default=None)
-        means = geomean_speedup(group), mean(given), mean(against_lax)
-        lines.append((suite, dtype, result, "scale bias relu" if ends else "", layout, len(group), *means, most))
-    header = (
-        "suite",
-        "dtype",
-        "result",
-        "ending",
-        "layout",
-        "layers",
-        "x bfloat16",
-        "as given",
-        "x lax",
-        "most TFLOP/s",
-    )
-    return tabulate(
-        lines, header, tablefmt, floatfmt=("", "", "", "", "", "", ".3g", ".3g", ".3g", ".0f"), missingval="-"
-    )
+        speeds = map(mean, (prepared, given, against_lax))
+        lines.append((suite, dtype, result, "scale bias relu" if ends else "", layout, len(group), *speeds, most))
+    header = ("suite", "dtype", "result", "ending", "layout", "layers")
+    means = ("x bfloat16", "as given", "x lax")
+    floatfmt = ("",) * len(header) + (".3g",) * len(means) + (".0f",)
+    return tabulate(lines, (*header, *means, "most TFLOP/s"), tablefmt, floatfmt=floatfmt, missingval="-")

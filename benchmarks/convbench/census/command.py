@@ -30,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     passes = passes_of(options.dtype, PASSES)
     drawn = [each for each in draw(options.rows, options.seed) if each.which in passes]
     if options.part:
-        is_of_part = default.PARTS[options.part]
-        drawn = [each for each in drawn if is_of_part(each, options.dtype, options.precision, ffi.device("cuda"))]
+        drawn = default.part(options.part, drawn, options.dtype, options.precision, ffi.device("cuda"))
     if options.report:
         return _report(options, drawn)
     if options.draw:

@@ -49,20 +49,25 @@ def takes_lax(rows: Iterable[dict], every: Iterable[Case], device: Device) -> li
     rows = list(rows)
     by_name = cases_of(rows, every)
     problems = (problem_of_row(row, by_name[row["case"]]) for row in rows)
-    return [isinstance(choose_or_lax("cuda", *problem, device).plan, Lax) for problem in problems]
+    return [is_left_to_lax(*problem, device) for problem in problems]
 
 
-def _is_left_to_lax(drawn: Drawn, dtype: str, precision: str, device: Device) -> bool:
-    return isinstance(choose_or_lax("cuda", *_problem(drawn, dtype, precision), device).plan, Lax)
+def is_left_to_lax(kind: str, problem: ConvProblem, device: Device) -> bool:
+    return isinstance(choose_or_lax("cuda", kind, problem, device).plan, Lax)
 
 
-def _is_of_lax_kind(drawn: Drawn, dtype: str, precision: str, device: Device) -> bool:
-    return expected_seconds(*_problem(drawn, dtype, precision), device) is not None
+def is_of_lax_kind(kind: str, problem: ConvProblem, device: Device) -> bool:
+    return expected_seconds(kind, problem, device) is not None
 
 
-def _problem(drawn: Drawn, dtype: str, precision: str) -> tuple[str, ConvProblem]:
-    return problem_of_row({"pass": drawn.which, "dtype": dtype, "precision": precision}, drawn.case)
+PARTS = {"lax-kinds": is_of_lax_kind, "left-to-lax": is_left_to_lax}
 
 
-# Of a drawn layer and pass, on a device: whether it is of that part.
-PARTS = {"lax-kinds": _is_of_lax_kind, "left-to-lax": _is_left_to_lax}
+def part(name: str, drawn: Iterable[Drawn], dtype: str, precision: str, device: Device) -> list[Drawn]:
+    """Those of a part of a census, on a device."""
+    arithmetic = {"dtype": dtype, "precision": precision}
+    return [
+        Drawn(case, which)
+        for case, which in drawn
+        if PARTS[name](*problem_of_row({"pass": which, **arithmetic}, case), device)
+    ]

@@ -76,7 +76,7 @@ def test_wider_results(family, name, operand, result):
 ENDED = ("float32", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
-@pytest.mark.parametrize("operand", ["float32", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("operand", ENDED)
 @BOTH
 def test_results_and_residuals_of_every_type(family, name, operand):
     """Each residual with each result, also where nothing but the type of the result is asked for."""
