@@ -281,6 +281,8 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
     if (params.tiles >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
     config.gridDim = dim3(clusters * cluster);
   }
+  // A launch of clusters takes longer, also of one block each. Kernels that ask for tiles tell the cluster's blocks.
+  if (cluster == 1 && params.asked_for == nullptr) config.numAttrs = 0;
   void* arguments[] = {&params};
   return cudaLaunchKernelExC(&config, function, arguments);
 }
