@@ -312,16 +312,17 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     extern __shared__ __align__(1024) char raw_shared[];
     Block& block = *reinterpret_cast<Block*>(raw_shared);
     if (ptx::SharedAddress(&block) % alignof(Block) != 0) __trap();
+    const bool asks = Block::kIsDynamic && p.asked_for != nullptr;
     if (threadIdx.x == 0) {
       typename Block::Pipeline(ptx::SharedAddress(block.barriers))
           .Init(kWgradProducers, ConsumerWarps(kTile) * kTile.cluster());
-      if (Block::kIsDynamic) block.next_tile.InitBarriers(p);
+      if (asks) block.next_tile.InitBarriers(p);
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
     const auto sync_blocks = [&] {  // blocks that share no operand, and are told no tiles, meet first to add their sums
       __syncthreads();
-      if (kTile.cluster() > 1 || (Block::kIsDynamic && p.asked_for != nullptr)) ptx::SyncCluster();
+      if (kTile.cluster() > 1 || asks) ptx::SyncCluster();
     };
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
