@@ -8,7 +8,7 @@ from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.native import has_channel_vectors
-from jaxconv.problem.product import EpilogueKind, Product, operand_dtype, vector_elements
+from jaxconv.problem.product import EpilogueKind, Product, ceil_div, operand_dtype, vector_elements
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
@@ -41,6 +41,8 @@ PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
 COLUMNS = (2, 4, 8, 16, 32)  # neighbours that become channels of one column
 MOST_PACKED, MOST_UNROLLED = 512, 128  # channels that a column then has
 MOST_REPEATED = 16  # channels, if neighbouring taps get copies of them
+WIDE_COLUMNS = 256  # of the widest tiles
+MOST_FILLED = 0.9  # swapping pays if lhs's channels fill so much more of them than out's
 SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
@@ -81,6 +83,9 @@ def dense_transforms(
     vector = vector_elements(operand_dtype(problem))
     if k_major and planning.is_k_major_alone(operand_dtype(problem).name):
         found += _k_majors(product, found)
+    elif product.kind == "wgrad" and k_major and _is_better_swapped(problem):
+        last = () if KMajorFilter().unsupported_reason(problem) else (KMajorFilter(),)
+        found += [(*first, *last, SwappedOperands())]
 
     def has_vectors(transform: Transform) -> bool:
         if joins_groups and all(isinstance(step, ChannelsLast | PaddedGroups) for step in transform):
@@ -91,6 +96,16 @@ def dense_transforms(
         return has_channel_vectors(Product(product.kind, after))
 
     return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
+
+
+def _is_better_swapped(problem: ConvProblem) -> bool:
+    """Whether a wgrad has no residue classes then, or its columns are the lhs's channels, which fill wide tiles better.
+    Windows must move by one pixel: a stride would become residue classes."""
+    if max(problem.window_strides, default=1) > 1 or min(problem.in_channels, problem.out_channels) == 0:
+        return False
+    filled = lambda channels: channels / (ceil_div(channels, WIDE_COLUMNS) * WIDE_COLUMNS)
+    fills_columns = filled(problem.out_channels) < MOST_FILLED * filled(problem.in_channels)
+    return max(problem.lhs_dilation, default=1) > 1 or fills_columns
 
 
 def _k_majors(product: Product, found: list[Transform]) -> list[Transform]:

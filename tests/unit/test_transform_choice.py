@@ -257,6 +257,20 @@ def test_a_dilated_weight_gradient_is_k_major_from_the_side_of_its_outputs(preci
     assert (plan.family, plan.transform) == ("wgmma", (KMajorFilter(), *positions, SwappedOperands()))
 
 
+@pytest.mark.parametrize("channels, dilation", [((128, 64), 2), ((1280, 640), 1)], ids=["transposed", "dense"])
+def test_the_pixels_of_a_weight_gradient_become_columns(channels, dilation):
+    """In bfloat16, where their channels fill wide tiles and those of the outputs do not, or where they are dilated."""
+    ins, outs = channels
+    padding = ((0, 0), (0, 0)) if dilation == 1 else ((2, 2), (2, 2))
+    shapes = (16, 64, 64, ins), (dilation + 1, dilation + 1, ins, outs)
+    problem = halves(*shapes, lhs_dilation=dilation, padding=padding)
+    choice = choose("cuda", "wgrad", problem)
+    assert (choice.plan.family, choice.plan.transform) == ("wgmma", (KMajorFilter(), SwappedOperands()))
+    assert choice.cost < choose("cuda", "wgrad", problem, Constraint(transform=())).cost
+    mirrored = halves((16, 64, 64, outs), (dilation + 1, dilation + 1, outs, ins), padding=padding)
+    assert choose("cuda", "wgrad", mirrored).plan.transform == ()
+
+
 TOO_DEEP = {
     "multipliers_of_a_volume": (
         layer((1, 1, 1, 1, 2), (31, 31, 31, 1, 8192), feature_group_count=2), (PaddedGroups(),)

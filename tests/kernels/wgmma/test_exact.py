@@ -49,13 +49,20 @@ def test_exact_when_transformed_for_wgmma(dtype):
     check_alone(cases, dtype)
 
 
-def test_exact_when_swapped_to_be_k_major():
-    """Weight gradients of float32, of dilated sources also: those have no residue classes then."""
-    swapped = (KMajorFilter(), PositionsLast("lhs"), SwappedOperands())
-    cases = [case for case in cases_of_transform("wgmma", swapped, "float32") if case[1] == "wgrad"]
-    supported = those_supported(cases, "float32")
+SWAPPED = {
+    "float32": (KMajorFilter(), PositionsLast("lhs"), SwappedOperands()),
+    "bfloat16": (KMajorFilter(), SwappedOperands()),
+    "float16": (KMajorFilter(), SwappedOperands()),
+}
+
+
+@pytest.mark.parametrize("dtype, swapped", SWAPPED.items(), ids=SWAPPED)
+def test_exact_when_swapped(dtype, swapped):
+    """Weight gradients, of dilated sources also: those have no residue classes then."""
+    cases = [case for case in cases_of_transform("wgmma", swapped, dtype) if case[1] == "wgrad"]
+    supported = those_supported(cases, dtype)
     assert sum(max(problem(name).lhs_dilation) > 1 for name, *_ in supported) > 5
-    check_alone(supported, "float32")
+    check_alone(supported, dtype)
 
 
 def launches(tile, kind, problem):
