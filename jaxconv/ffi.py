@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 from jax import Array, lax
@@ -164,11 +165,31 @@ def gpus() -> list[Any]:
 def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHING) -> Callable[..., Array]:
     """The custom call of a plan: `conv` maps (lhs, rhs) to out, `wgrad` maps (lhs, out) to rhs.
 
-    It is that of the transformed problem, between the array views of its operands and its result.
-
     A `conv` may end with an epilogue, whose operands follow: scale, bias, residual_scale and out_scale in the dtype
     that it is computed in (float32, or float64), the residual in that of the result, which is the problem's. Behind
     them are the rows of neighbours that the plan asks for.
+    """
+    call = _call(plan, problem, epilogue)
+    return lambda *operands: call(*operands)[0]
+
+
+def wgrad_and_sums(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """The custom call of a wgrad that also gives the sums of its cotangent over positions, by channels."""
+    call, rows = _call(plan, problem), plan.gradient_sum_rows
+    channels = problem.groups * problem.out_channels
+
+    def compute(lhs: Array, out: Array) -> tuple[Array, Array]:
+        rhs, workspace = call(lhs, out)
+        parts = workspace[: rows * channels * 4].reshape(rows, channels, 4)
+        return rhs, jnp.sum(lax.bitcast_convert_type(parts, jnp.float32), axis=0)
+
+    return compute
+
+
+def _call(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHING) -> Callable[..., list[Array]]:
+    """The result and, on a platform whose kernels take one, the workspace.
+
+    It is that of the transformed problem, between the array views of its operands and its result.
     """
     workspace = plan.workspace_bytes(problem)
     to_channels = partial(channel_numbers, plan.transform, problem)
@@ -194,11 +215,12 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
             return x
         return to_channels(x) if x.ndim else x
 
-    def convolve(a: Array, b: Array, *operands: Array) -> Array:
+    def convolve(a: Array, b: Array, *operands: Array) -> list[Array]:
         if swapped:
             a, b = b, a
         a, b, *more = whole((into_a(a), into_b(b), *map(as_kernels_see, names, operands)))
-        return back(whole(call(a, b, *tables, *more, **attributes)[0]))
+        result, *workspaces = call(a, b, *tables, *more, **attributes)
+        return [back(whole(result)), *workspaces]
 
     return convolve
 

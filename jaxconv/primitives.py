@@ -71,7 +71,7 @@ def promote(*arrays: Array) -> tuple[Array, ...]:
 # Shapes and types.
 
 
-def _abstract(
+def abstract(
     kind: str,
     a: ShapedArray,
     b: ShapedArray,
@@ -196,7 +196,7 @@ def _shared_factor(roles: list[str]) -> str:
 
 for _kind, _primitive in PRIMITIVES.items():
     simple_impl(_primitive)
-    _primitive.def_abstract_eval(partial(_abstract, _kind))
+    _primitive.def_abstract_eval(partial(abstract, _kind))
     ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
     jet_rules[_primitive] = partial(_taylor, {"conv": conv, "wgrad": wgrad}[_kind])

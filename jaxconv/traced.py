@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxconv.fused import bias_gradient
 from jaxconv.fused import primitive as fused
 from jaxconv.fused.call import Call
 from jaxconv.fused.lowering import planned
@@ -19,7 +20,7 @@ from jaxconv.primitives import PRIMITIVES
 from jaxconv.sharding.block import apart_on_one_device, of_one_device
 from jaxconv.tuning.file import NOTHING, Tuning
 
-KINDS = {primitive: kind for kind, primitive in PRIMITIVES.items()}
+KINDS = {primitive: kind for kind, primitive in PRIMITIVES.items()} | {bias_gradient.PRIMITIVE: "wgrad"}
 
 
 class Traced(NamedTuple):

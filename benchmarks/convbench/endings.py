@@ -17,7 +17,11 @@ from convbench.results import geomean_speedup
 from convbench.rows import grouped
 
 GRADIENTS = ", and all gradients"  # of an ending: its backward passes, too
-ENDINGS = ("bias relu", "bias residual relu", f"bias relu{GRADIENTS}", f"bias residual relu{GRADIENTS}")
+ENDINGS = (
+    "bias relu",
+    "bias residual relu",
+    *(f"{end}{GRADIENTS}" for end in ("bias", "bias relu", "bias residual relu")),
+)
 KEY = ("case", "ending", "dtype")
 
 
@@ -39,15 +43,16 @@ def programs(case: Case, ending: str, dtype: str, implementation: str | None) ->
     lhs, rhs, out = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in (case.lhs, case.rhs, case.out))
     bias = jax.ShapeDtypeStruct(case.out[-1:], jnp.float32)
     residual = (out,) if "residual" in ending else ()
+    activation, activated = ("relu", jax.nn.relu) if "relu" in ending else (None, lambda z: z)
 
     def ours(x: Array, w: Array, bias: Array, *residual: Array) -> Array:
         more = dict(zip(("residual",), residual, strict=False))
         return jaxconv.fused_conv_general_dilated(
-            x, w, **case.arguments, bias=bias, activation="relu", implementation=implementation, **more
+            x, w, **case.arguments, bias=bias, activation=activation, implementation=implementation, **more
         )
 
     def theirs(x: Array, w: Array, bias: Array, *residual: Array) -> Array:
-        return jax.nn.relu(sum(residual, lax.conv_general_dilated(x, w, **case.arguments) + bias))
+        return activated(sum(residual, lax.conv_general_dilated(x, w, **case.arguments) + bias))
 
     bias_of_lax = jax.ShapeDtypeStruct(bias.shape, lhs.dtype)
     sides = Program(ours, (lhs, rhs, bias, *residual)), Program(theirs, (lhs, rhs, bias_of_lax, *residual))

@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxconv.activations import Masking
 from jaxconv.epilogue import FLOAT32, INT8, of_channels
+from jaxconv.fused.bias_gradient import wgrad_and_bias
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem.wider import BFLOAT16, FLOAT16, has_float8, in_float32, wider_dtype, with_dtypes
 
 Operands = dict[str, Array]
 Cotangents = dict[str, Array | None]
-Kept = tuple[Array, Array, dict[str, Any], Array | None]  # lhs, rhs, operands of which one may be `Absent`, result
 
 
 @jax.tree_util.register_static
@@ -31,25 +32,40 @@ class Absent:
     sharding: Any
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What derivatives read. trains_both: whether the filter and the bias have one."""
+
+    lhs: Array
+    rhs: Array
+    operands: dict[str, Any]  # one may be `Absent`
+    result: Array | None
+    trains_both: bool = dataclasses.field(metadata=dict(static=True))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
     """The convolution of lhs and rhs with its epilogue, whose operands are by name."""
     return bind(call, lhs, rhs, operands)
 
 
-def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands) -> tuple[Array, Kept | None]:
+def _fwd(call: Call, *primals: Any) -> tuple[Array, Kept | None]:
     """Keeps the result if the activation's derivative can be had from it, or a mask if that is the derivative, or what
     the activation is applied to."""
+    trains_both = all(x.perturbed for x in (primals[1], primals[2].get("bias")) if x is not None)
+    lhs, rhs, operands = jax.tree.map(lambda x: x.value, primals, is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
+    kept = partial(Kept, lhs, rhs, _kept(operands), trains_both=trains_both)
     if call.epilogue.out_dtype == INT8:  # which has no derivative
         return bind(call, lhs, rhs, operands), None
     if not call.epilogue.keeps_sums:
         y = bind(call, lhs, rhs, operands)
-        return y, (lhs, rhs, _kept(operands), y if call.epilogue.activation else None)
+        return y, kept(y if call.epilogue.activation else None)
     z = bind(call.before_activation, lhs, rhs, operands)
     activation, out_scale = call.epilogue.activation, operands.get("out_scale")
     activated = call.epilogue.activated(call.problem, z, out_scale)
-    kept = activation.mask(z) if isinstance(activation, Masking) and out_scale is None else z
-    return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), kept)
+    result = activation.mask(z) if isinstance(activation, Masking) and out_scale is None else z
+    return call.epilogue.rounded(activated), kept(result)
 
 
 def _kept(operands: Operands) -> dict[str, Any]:
@@ -60,20 +76,21 @@ def _kept(operands: Operands) -> dict[str, Any]:
     return operands | {"residual": Absent(residual.dtype, jax.typeof(residual).sharding)}
 
 
-def _bwd(call: Call, kept: Kept | None, dy: Array) -> tuple[Array | None, Array | None, Cotangents | None]:
-    if kept is None:  # of an int8 result
+def _bwd(
+    call: Call, kept: Kept | None, dy: Array | SymbolicZero
+) -> tuple[Array | None, Array | None, Cotangents | None]:
+    if kept is None or isinstance(dy, SymbolicZero):  # of an int8 result
         return None, None, None
-    lhs, rhs, operands, result = kept
-    dz, cotangents = _through_activation(call, operands, result, dy)
+    dz, cotangents = _through_activation(call, kept.operands, kept.result, dy)
     is_exact = call.epilogue.activation is None or isinstance(call.epilogue.activation, Masking)
-    narrow = dy.dtype if is_exact and "out_scale" not in operands else dz.dtype
-    dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz, narrow)
-    cotangents |= of_scale | _of_summands(call, operands, dz)
-    cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
-    return dlhs, _like(drhs, rhs), cotangents
+    narrow = dy.dtype if is_exact and "out_scale" not in kept.operands else dz.dtype
+    dlhs, drhs, of_numbers = _of_convolution(call, kept, dz, narrow)
+    cotangents |= _of_summands(call, kept.operands, dz) | of_numbers
+    cotangents = {name: _like(cotangents[name], x) for name, x in kept.operands.items()}
+    return dlhs, _like(drhs, kept.rhs), cotangents
 
 
-fused_conv.defvjp(_fwd, _bwd)
+fused_conv.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 
 def _through_activation(call: Call, operands: Operands, result: Array | None, dy: Array) -> tuple[Array, Cotangents]:
@@ -94,14 +111,15 @@ def _through_activation(call: Call, operands: Operands, result: Array | None, dy
 
 
 def _of_convolution(
-    call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array, narrow: np.dtype
+    call: Call, kept: Kept, dz: Array, narrow: np.dtype
 ) -> tuple[Array | None, Array | None, Cotangents]:
-    """The cotangents of lhs, rhs and the scale. narrow: a dtype that holds dz exactly.
+    """The cotangents of lhs, rhs and the scale, and that of the bias where it comes with the filter's. narrow: a dtype
+    that holds dz exactly.
 
     scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output. Of 16 bits
     it is float32 until it is scaled: float16 might be too narrow for it, as it might be for a scaled filter.
     """
-    p = call.differentiated
+    p, lhs, rhs, scale = call.differentiated, kept.lhs, kept.rhs, kept.operands.get("scale")
     is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
     if is_integer:
         p, lhs, rhs = in_float32(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)
@@ -109,12 +127,18 @@ def _of_convolution(
         p = dataclasses.replace(p, out_dtype=narrow)
     elif has_float8(p):  # which would hold neither the scaled filter nor the gradient that is scaled next
         p, rhs = with_dtypes(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
-    scaled, dz = dz, dz.astype(p.out_dtype)
+    sums_bias = _comes_with_filter(kept, p.out_dtype, narrow)
+    is_rounded = sums_bias and kept.result is not None
+    scaled, dz = dz, (_as_convolved(call, dz) if is_rounded else dz).astype(p.out_dtype)
     drhs, cotangents = None, {}
     if not is_integer or scale is not None:
         is_scaled_later = scale is not None and p.lhs_dtype == p.out_dtype and p.rhs_dtype.itemsize == 2
         of_rhs = dataclasses.replace(p, rhs_dtype=FLOAT32) if is_scaled_later else p
-        drhs = wgrad(lhs, dz, of_rhs, call.implementation, jax.typeof(rhs).sharding)
+        arguments = lhs, dz, of_rhs, call.implementation, jax.typeof(rhs).sharding
+        if sums_bias:
+            drhs, cotangents["bias"] = wgrad_and_bias(*arguments)
+        else:
+            drhs = wgrad(*arguments)
     if scale is not None and drhs is not None:
         wide = wider_dtype(scale.dtype, rhs.dtype)
         products = rhs.astype(wide) * drhs.astype(wide)
@@ -128,6 +152,12 @@ def _of_convolution(
         rhs = of_filter(p, scale, rhs)
     dlhs = conv(dz, rhs, p.dgrad(), call.implementation, jax.typeof(lhs).sharding)
     return dlhs, drhs, cotangents
+
+
+def _comes_with_filter(kept: Kept, convolved: np.dtype, narrow: np.dtype) -> bool:
+    """Whether the bias's cotangent is a sum of what the filter's convolution reads. bfloat16 is rounded for both."""
+    is_summed = convolved == BFLOAT16 or convolved == narrow == FLOAT16
+    return is_summed and kept.trains_both and "bias" in kept.operands and kept.operands["bias"].ndim == 1
 
 
 def _of_summands(call: Call, operands: Operands, dz: Array) -> Cotangents:

@@ -25,8 +25,9 @@ class Constraint:
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
     column matrix that are in the workspace at a time. n_tiles_per_cta: tiles of columns that a thread block of mma
     computes in turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise.
-    rows_before, rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: if
-    no kernel can do so, lax answers with a warning. Without it that is an error.
+    rows_before, rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours.
+    gradient_sums: 1: a wgrad also gives the sums of the cotangent over positions. or_lax: if no kernel can do so, lax
+    answers with a warning. Without it that is an error.
     """
 
     platform: str | None = None
@@ -38,6 +39,7 @@ class Constraint:
     output_tile: tuple[int, int] | None = None
     rows_before: int | None = None
     rows_after: int | None = None
+    gradient_sums: int | None = None
     transform: Transform | None = None
     or_lax: bool = False
 
@@ -54,7 +56,7 @@ class Constraint:
     @property
     def asked(self) -> Asked:
         rows, cols = self.output_tile or (None, None)
-        names = (*SETTINGS_TO_ASK_FOR, "rows_before", "rows_after")
+        names = (*SETTINGS_TO_ASK_FOR, "rows_before", "rows_after", "gradient_sums")
         settings = {name: getattr(self, name) for name in names} | {"rows": rows, "cols": cols}
         known = {name: value for name, value in settings.items() if value is not None}
         return Asked(known, self.tile, self.family is not None or self.tile is not None)
@@ -116,9 +118,15 @@ class ConvPlan:
         return tuple(name for name in ("rows_before", "rows_after") if self.settings.get(name))
 
     @property
+    def gradient_sum_rows(self) -> int:
+        """Rows of sums in front of the workspace, one for each slice; 0: the kernel gives none."""
+        return self.settings["split"] if self.settings.get("gradient_sums") else 0
+
+    @property
     def constraint(self) -> Constraint:
         """What leaves the planner nothing but this plan."""
-        asked: dict[str, Any] = {name: self.settings.get(name) for name in (*SETTINGS_TO_ASK_FOR, *self.rows)}
+        sums = ("gradient_sums",) if self.settings.get("gradient_sums") else ()
+        asked: dict[str, Any] = {name: self.settings.get(name) for name in (*SETTINGS_TO_ASK_FOR, *self.rows, *sums)}
         return Constraint(
             self.platform, self.family, self.tile, **asked, output_tile=self.output_tile, transform=self.transform
         )

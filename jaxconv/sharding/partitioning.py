@@ -57,11 +57,11 @@ def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext
 
 
 def lower_without_mesh(
-    function: Callable[..., Array], ctx: mlir.LoweringRuleContext, *operands: mlir.Value
+    function: Callable[..., Array | tuple[Array, ...]], ctx: mlir.LoweringRuleContext, *operands: mlir.Value
 ) -> Sequence[mlir.Value]:
     """The lowering of a function outside the user's mesh: inside an explicit one JAX annotates results."""
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        return mlir.lower_fun(function, multiple_results=False)(without_shardings(ctx), *operands)
+        return mlir.lower_fun(function, multiple_results=len(ctx.avals_out) > 1)(without_shardings(ctx), *operands)
 
 
 def _lower_block(

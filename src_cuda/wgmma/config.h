@@ -274,14 +274,17 @@ constexpr int WgradPositions(const WgmmaTile& tile, int element_bytes) {
   return tile.halo ? kUnitRows : kSwizzleBytes / element_bytes;
 }
 
-// Operands, barriers, and the next tile's index. In the end the sums, that the blocks of a cluster add, take the place
-// of the operands. With halo tiles, a step of float32 has twice the bytes of others: its positions are as many.
+// Operands, barriers, the next tile's index, and a part of GradientSums for each consumer warp. In the end the sums,
+// that the blocks of a cluster add, take the place of the operands. With halo tiles, a step of float32 has twice the
+// bytes of others: its positions are as many.
 constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
   constexpr int64_t kBarriers = 2 * 8, kIndexBytes = 8, kAlignment = 1024;
   const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels * kSwizzleBytes : kWgradBlockBytes);
   const int64_t gradient = CeilDiv(cols, kBlockRows) * kWgradBlockBytes;
   const int64_t stage = source * (has_tf32_halos() ? 2 : 1) + gradient * (is_of_float32() ? 2 : 1);
-  const int64_t bytes = std::max<int64_t>(stages * stage, rows * cols * 4) + (stages + 1) * kBarriers + kIndexBytes;
+  const int64_t parts = is_of_float32() ? 0 : 4 * warpgroups() * kBlockRows * 4;
+  const int64_t bytes =
+      std::max<int64_t>(stages * stage, rows * cols * 4) + (stages + 1) * kBarriers + kIndexBytes + parts;
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }
 

@@ -162,6 +162,14 @@ void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* pa
   params->steps_left = static_cast<int32_t>(WgradSteps(p, tile) % s.split);
 }
 
+// Fills in where the gradient's sums go. `group`: the first one of the launch.
+void SetGradientSums(const ConvCall& given, const WgmmaSettings& s, int64_t group, WgmmaParams* params) {
+  if (s.gradient_sums == 0) return;
+  const ConvProblem& p = given.problem;
+  params->gradient_channels = static_cast<int32_t>(p.groups * p.out_channels);
+  params->gradient_sums = static_cast<float*>(given.workspace) + group * p.out_channels;
+}
+
 // `slice_elements`: from a slice of split-K to the next one.
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t slice_elements) {
   const ConvProblem& p = call.problem;
@@ -287,8 +295,20 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
+// The call with what is behind the gradient's sums as its workspace.
+ConvCall BehindSums(const ConvCall& given, const WgmmaSettings& s) {
+  ConvCall call = given.With(given.problem);
+  call.workspace = static_cast<char*>(given.workspace) + GradientSumBytes(given.problem, s);
+  return call;
+}
+
+cudaError_t LaunchWithoutWgmma(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
+  if (s.gradient_sums) {
+    auto* const sums = static_cast<float*>(given.workspace);
+    if (const cudaError_t status = EnqueueGradientSums(given, s.split, sums, stream)) return status;
+  }
+  const ConvCall call = BehindSums(given, s);
   return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);
 }
 
@@ -341,7 +361,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
       (HasEpilogue(given) && wgmma::UnsupportedEpilogue(p, tile, s.split, epilogue.residual != nullptr))) {
     return LaunchWithoutWgmma(given, s, stream);
   }
-  const ConvCall call = WithParts(given, tile);
+  const ConvCall behind_sums = BehindSums(given, s), call = WithParts(behind_sums, tile);
   const bool is_matrix = s.rank == 2 && !tile.halo;
   const ConvProblem of_launch = OfLaunch(p, call.pass, tile), seen = is_matrix ? AsMatrix(of_launch) : of_launch;
   const int64_t stored = StoredSplit(call.pass, s);
@@ -350,9 +370,10 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   for (int64_t group = 0; group < p.groups; group += of_launch.groups) {
     const ConvCall from_group = FromGroup(call, seen, tile, group);
     WgmmaParams params = MakeParams(from_group, s, ResultElements(p, call.pass));
+    SetGradientSums(given, s, group, &params);
     if (!EncodeMaps(from_group, s, &params)) return LaunchWithoutWgmma(given, s, stream);  // of all groups
     if (group == 0 && tile.bf16x6) {
-      if (const cudaError_t status = SplitOperand(given, stream)) return status;
+      if (const cudaError_t status = SplitOperand(behind_sums, stream)) return status;
     }
     if (const cudaError_t status = EnqueueClusters(kernel, shared_bytes, tile, params, *call.slot, stream))
       return status;

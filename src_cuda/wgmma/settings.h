@@ -29,6 +29,7 @@ struct WgmmaSettings {
   // Rows that neighbours have, along the maps' first dimension of space, and how many taps see them.
   int64_t rows_before = 0, rows_after = 0;
   int64_t taps_before = 0, taps_after = 0;
+  int64_t gradient_sums = 0;  // of wgrad: whether GradientSums are asked for, in front of the workspace
   int64_t taps_reversed = 0;  // whether the table's first taps are those that see the rows after the image
 
   int64_t corner(int d) const { return d == 0 ? corner_d : d == 1 ? corner_h : corner_w; }
@@ -38,7 +39,7 @@ struct WgmmaSettings {
   // Pixels from a tap of a row to the next; 0: they are not evenly apart.
   int64_t tap_pixels() const { return taps_w > 1 && reach_w % (taps_w - 1) == 0 ? reach_w / (taps_w - 1) : 0; }
 
-  static constexpr std::array<Field<WgmmaSettings>, 17> Fields() {
+  static constexpr std::array<Field<WgmmaSettings>, 18> Fields() {
     using S = WgmmaSettings;
     return {{{"split", &S::split},
              {"corner_d", &S::corner_d},
@@ -52,6 +53,7 @@ struct WgmmaSettings {
              {"empty_classes", &S::empty_classes},
              {"taps_h", &S::taps_h},
              {"taps_w", &S::taps_w},
+             {"gradient_sums", &S::gradient_sums},
              {"rows_before", &S::rows_before},
              {"rows_after", &S::rows_after},
              {"taps_before", &S::taps_before},

@@ -264,6 +264,15 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
   return tile.halo ? UnsupportedHaloRows(p, s) : UnsupportedIm2colRows(p, s);
 }
 
+// For sums of the gradient. Tiles whose rows come first are to see all positions.
+inline Reason UnsupportedGradientSums(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  if (s.gradient_sums == 0) return std::nullopt;
+  if (s.gradient_sums != 1 || pass != Pass::kWgrad) return "no such sums of a gradient";
+  if (TraitsOf(p.dst_type).bytes != 2) return "sums of a gradient of " + Name(p.dst_type);
+  if (p.class_count != 1) return "sums of a gradient in residue classes";
+  return LeavesOutSteps(p, s) ? Reason("sums of a gradient of which steps are left out") : std::nullopt;
+}
+
 // For weight gradients.
 inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -298,6 +307,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.is_of_float32() && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (Reason why = UnsupportedRows(p, pass, s)) return why;
+  if (Reason why = UnsupportedGradientSums(p, pass, s)) return why;
   if (Reason why = TooManyLaunches(p); why && !GroupsAreColumns(p, pass, tile)) return why;
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";

@@ -20,6 +20,7 @@
 #include "wgmma/cluster.cuh"
 #include "wgmma/config.h"
 #include "wgmma/finite_sums.cuh"
+#include "wgmma/gradient_sums.cuh"
 #include "wgmma/kernels.h"
 #include "wgmma/params.cuh"
 #include "wgmma/wgrad_operands.cuh"
@@ -48,6 +49,7 @@ struct alignas(1024) WgradBlock {
   };
   uint64_t barriers[Pipeline::kBarriers];
   WgradNextTile<kTile> next_tile;
+  GradientParts<T, kTile> gradient_parts;
 
   // Of producers: a thread for each operand. Copies begin one after the other, and steps have many.
   template <bool kOfSource>
@@ -105,7 +107,13 @@ struct alignas(1024) WgradBlock {
     ForEachWgradTile<kIsDynamic>(p, next_tile, [&](const WgradWorkTile& tile) {
       if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstGroup());
       typename Share::Sums sums;
-      Multiply(p, Steps::Count(p, tile), operands, pipeline, sums);
+      if constexpr (kReadsMnMajor<T>) {
+        GradientSums<T, kTile> gradient_sums(p, tile);
+        Multiply(p, Steps::Count(p, tile), operands, pipeline, sums, gradient_sums);
+        gradient_sums.Store(p, tile, gradient_parts.of);
+      } else {
+        Multiply(p, Steps::Count(p, tile), operands, pipeline, sums);
+      }
       if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
       switch (p.wgrad_parts) {
         case 1: return has_one_tile ? AddAndStore<1>(p, tile, sums) : StoreFromRegisters(p, tile, sums);
@@ -130,38 +138,59 @@ struct alignas(1024) WgradBlock {
     }
   }
 
-  // Where both operands are in shared memory, a tile's first step overwrites the sums. Other sums begin at zero: were
-  // they overwritten, the compiler would spill them where a tile without steps has its zeros.
+  // Of 16 bits, where both operands are in shared memory: a tile's first step overwrites the sums.
+  __device__ __forceinline__ void Multiply(const WgmmaParams& p, int32_t steps, const Operands& operands,
+                                           Pipeline& pipeline, typename Share::Sums& sums,
+                                           GradientSums<T, kTile>& gradient_sums) {
+    if (steps == 0) return Clear(sums);
+    const uint32_t first_of_group = FirstOfGroup(p);
+    uint32_t read = MultiplyStage(operands, pipeline, sums, false);
+#pragma unroll 1
+    for (int32_t step = 1;; ++step) {
+      gradient_sums.Add(StageOf(read));
+      if (step == steps) break;
+      const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
+      ptx::WarpgroupWait<1>();
+      ReleaseInCluster<kTile>(read, first_of_group);
+      read = next;
+    }
+    End(read, sums, first_of_group);
+  }
+
+  // Of float32. The sums begin at zero: were they overwritten, the compiler would spill them where a tile without steps
+  // has its zeros.
   __device__ __forceinline__ void Multiply(const WgmmaParams& p, int32_t steps, const Operands& operands,
                                            Pipeline& pipeline, typename Share::Sums& sums) {
-    const uint32_t first_of_group = FirstOfGroup(p);
-    auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
-    if (steps == 0 || !kReadsMnMajor<T>) {
-#pragma unroll
-      for (auto& four : all) four[0] = four[1] = four[2] = four[3] = 0;
-    }
+    Clear(sums);
     if (steps == 0) return;
+    const uint32_t first_of_group = FirstOfGroup(p);
     uint32_t read;
     if constexpr (kTile.bf16x6) {
       read = MultiplyBF16x6Stages(steps, pipeline, sums, first_of_group);
-    } else if constexpr (kReadsMnMajor<T>) {
-      read = MultiplyStage(operands, pipeline, sums, false);
-#pragma unroll 1
-      for (int32_t step = 1; step < steps; ++step) {
-        const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
-        ptx::WarpgroupWait<1>();
-        ReleaseInCluster<kTile>(read, first_of_group);
-        read = next;
-      }
     } else if constexpr (kTile.halo) {
       read = MultiplyLines(steps, operands, pipeline, sums, first_of_group);
     } else {
       read = MultiplyFromRegisters(steps, pipeline, sums, first_of_group);
     }
+    End(read, sums, first_of_group);
+  }
+
+  static __device__ __forceinline__ void Clear(typename Share::Sums& sums) {
+#pragma unroll
+    for (auto& four : reinterpret_cast<typename Share::Fragments&>(sums)) four[0] = four[1] = four[2] = four[3] = 0;
+  }
+
+  // Waits for the last multiplications, and releases their stage.
+  static __device__ __forceinline__ void End(uint32_t read, typename Share::Sums& sums, uint32_t first_of_group) {
     ptx::WarpgroupWait<0>();
     ReleaseInCluster<kTile>(read, first_of_group);
 #pragma unroll
-    for (auto& four : all) ptx::FenceOperand(four);
+    for (auto& four : reinterpret_cast<typename Share::Fragments&>(sums)) ptx::FenceOperand(four);
+  }
+
+  // The stage that a barrier is released for.
+  __device__ __forceinline__ uint32_t StageOf(uint32_t empty) const {
+    return ptx::SharedAddress(stages) + (empty - ptx::SharedAddress(barriers)) / 16 * sizeof(Stage);
   }
 
   // Begins the multiplications of all steps, of float32, and waits for all but the last one's. Returns that stage's

@@ -32,14 +32,19 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
   return p.groups * (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
-// The workspace: an operand's parts, then slices of split-K. Both grow evenly with the batch, without gaps between
-// them.
+// The sums of GradientSums: those of each slice, of all output channels.
+inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
+  return (s.gradient_sums ? s.split : 0) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
+}
+
+// The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the
+// batch, without gaps between them.
 inline int64_t PartsBytes(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
   return tile.bf16x6 ? SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes : 0;
 }
 inline size_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
+  return GradientSumBytes(p, s) + PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
 }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.

@@ -207,3 +207,38 @@ def test_derivative_of_clipped_results(dtype, implementation):
     conv = lambda x: jaxconv.conv2d(x, one, activation="relu6", implementation=implementation)
     (actual,) = jax.vjp(conv, x)[1](jnp.ones_like(x))
     assert_same(actual, ((x > 0) & (x < 6)).astype(dtype))
+
+
+def gradients_of_bias(x, w, bias, activation="relu"):
+    loss = lambda w, bias: jnp.sum(jaxconv.conv2d(x, w, bias=bias, activation=activation).astype(jnp.float32) ** 2)
+    return lambda argnums: jax.grad(loss, argnums)(w, bias)
+
+
+OF_BIAS = [integers((2, 6, 6, 8), "bfloat16"), integers((3, 3, 8, 16), "bfloat16", 1), jnp.zeros(16)]
+
+
+@pytest.mark.parametrize("argnums, has_both", [((0, 1), True), ((0,), False), ((1,), False)])
+def test_the_gradient_of_a_bias_comes_with_that_of_its_filter(argnums, has_both):
+    """Alone it must not cost a convolution."""
+    jaxpr = str(jax.make_jaxpr(lambda *arrays: gradients_of_bias(*arrays)(argnums))(*OF_BIAS))
+    assert jaxpr.count("jaxconv_wgrad_and_bias") == has_both
+    compiled = jax.jit(lambda *arrays: gradients_of_bias(*arrays)(argnums)).lower(*OF_BIAS).compile()
+    assert compiled.as_text().count('custom_call_target="jaxconv_wgrad"') == (0 in argnums)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_derivatives_of_the_gradient_of_a_bias(activation):
+    """Forward, reverse and mapped: those of the filter's gradient and the sum."""
+    x, w, bias = OF_BIAS
+    both = lambda w, bias: gradients_of_bias(x, w, bias, activation)((0, 1))
+    alone = lambda w, bias: tuple(gradients_of_bias(x, w, bias, activation)((i,))[0] for i in (0, 1))
+    tangents = (jnp.ones_like(w), jnp.full_like(bias, 2))
+    for derivative in (
+        lambda f: jax.jvp(f, (w, bias), tangents),
+        lambda f: jax.vjp(f, w, bias)[1]((jnp.ones_like(w), jnp.full_like(bias, 2))),
+        lambda f: jax.vmap(f)(jnp.stack([w, -w]), jnp.stack([bias, bias + 1])),
+        lambda f: jax.vmap(f, (None, 0))(w, jnp.stack([bias, bias + 1])),
+    ):
+        actual, expected = (jax.tree.leaves(jax.jit(lambda: derivative(f))()) for f in (both, alone))
+        for a, e in zip(actual, expected, strict=True):
+            assert_same(a, e, 1e-2)

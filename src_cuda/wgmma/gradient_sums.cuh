@@ -1,0 +1,97 @@
+// The sums over positions of the output's gradient, for each output channel: what a bias's gradient is. Consumers of
+// weight gradients add up the gradient in shared memory, where wgmma reads it, while tensor cores multiply.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/convert.cuh"
+#include "common/ptx.cuh"
+#include "wgmma/config.h"
+#include "wgmma/params.cuh"
+#include "wgmma/wgrad_operands.cuh"
+#include "wgmma/wgrad_tiles.cuh"
+
+namespace jaxconv {
+
+// A warp's part of a tile's sums: every n-th position of 64 channels, of which a lane has two. n warps have the same
+// channels. They add their parts through shared memory.
+template <typename T, WgmmaTile kTile>
+class GradientSums {
+ public:
+  using Gradient = WgradGradient<T, kTile>;
+  static constexpr int kChannels = Gradient::kBlocks * kBlockRows, kParts = ConsumerWarps(kTile) / Gradient::kBlocks;
+  static_assert(kReadsMnMajor<T>, "a position's channels are a swizzled row");
+  static_assert(kParts > 0, "each 64 channels have a warp");
+
+  // The tiles whose rows come first add up, so that each of the gradient's numbers is added once.
+  __device__ __forceinline__ GradientSums(const WgmmaParams& p, const WgradWorkTile& tile)
+      : adds_(p.gradient_sums != nullptr && tile.first_unit == 0) {}
+
+  // Adds the gradient of a stage, which is full and not yet released.
+  __device__ __forceinline__ void Add(uint32_t stage) {
+    if (!adds_ || Part() >= kParts) return;
+    const uint32_t block = stage + Block() * Gradient::kBlockBytes;
+#pragma unroll 4
+    for (int i = 0; i < kOfPart; ++i) {
+      const int position = Part() + i * kParts;
+      if (kPositions % kParts != 0 && position >= kPositions) break;
+      const uint32_t vector = threadIdx.x % 32 / 4 ^ position % 8;  // of 16 bytes, in a swizzled row
+      const uint32_t pair = ptx::LoadWord(block + position * kSwizzleBytes + vector * 16 + threadIdx.x % 4 * 4);
+      sums_[0] += First(pair), sums_[1] += Second(pair);
+    }
+  }
+
+  // Stores the sums of the tile's slice. To be called by all consumers of a tile.
+  __device__ __forceinline__ void Store(const WgmmaParams& p, const WgradWorkTile& tile,
+                                        float (&parts)[kParts][kChannels]) const {
+    if (!adds_) return;
+    if (Part() < kParts) {
+      float* const of_lane = &parts[Part()][Block() * kBlockRows + threadIdx.x % 32 * 2];
+      of_lane[0] = sums_[0], of_lane[1] = sums_[1];
+    }
+    constexpr int kThreads = 32 * ConsumerWarps(kTile);
+    static_assert(kTile.cols <= kThreads, "a thread adds the parts of a channel");
+    ptx::NamedBarrierSync<kThreads>();
+    const auto col = static_cast<int32_t>(threadIdx.x), channel = tile.first_col + col;
+    if (col < kTile.cols && channel < p.out_channels) {
+      float sum = parts[0][col];
+#pragma unroll
+      for (int part = 1; part < kParts; ++part) sum += parts[part][col];
+      const int64_t slice = tile.slice * p.wgrad_parts + WgradPart<kTile>(p);
+      p.gradient_sums[slice * p.gradient_channels + channel] = sum;
+    }
+    ptx::NamedBarrierSync<kThreads>();  // the next tile's parts come here
+  }
+
+ private:
+  static constexpr int kPositions = Gradient::kPositions;
+  static constexpr int kOfPart = static_cast<int>(CeilDiv(kPositions, kParts));
+
+  static __device__ __forceinline__ int Block() { return threadIdx.x / 32 % Gradient::kBlocks; }
+  static __device__ __forceinline__ int Part() { return threadIdx.x / 32 / Gradient::kBlocks; }
+  static __device__ __forceinline__ float First(uint32_t pair) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return FirstOfBF16(pair);
+    return __low2float(reinterpret_cast<const __half2&>(pair));
+  }
+  static __device__ __forceinline__ float Second(uint32_t pair) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return SecondOfBF16(pair);
+    return __high2float(reinterpret_cast<const __half2&>(pair));
+  }
+
+  bool adds_;
+  float sums_[2] = {};
+};
+
+// In shared memory. Kernels of other types have none.
+template <typename T, WgmmaTile kTile, bool kAdds = kReadsMnMajor<T>>
+struct GradientParts {};
+template <typename T, WgmmaTile kTile>
+struct GradientParts<T, kTile, true> {
+  float of[GradientSums<T, kTile>::kParts][GradientSums<T, kTile>::kChannels];
+};
+
+}  // namespace jaxconv
