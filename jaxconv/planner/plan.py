@@ -119,8 +119,8 @@ class ConvPlan:
 
     @property
     def gradient_sum_rows(self) -> int:
-        """Rows of sums in front of the workspace, one for each slice; 0: the kernel gives none."""
-        return self.settings["split"] if self.settings.get("gradient_sums") else 0
+        """Rows of sums in front of the workspace, to be added; 0: the kernel gives none."""
+        return self.settings.get("gradient_sums", 0) * (self.settings.get("split") or 1)
 
     @property
     def constraint(self) -> Constraint:

@@ -17,7 +17,7 @@ constexpr int kWarps = 8;
 // A block adds up 32 channels of a group: each warp every kWarps-th position, then all warps' sums in their order.
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
-    GradientSumsKernel(const T* gradient, const ConvProblem p, int64_t positions, int64_t slices, float* sums) {
+    GradientSumsKernel(const T* gradient, const ConvProblem p, int64_t positions, int64_t rows, float* sums) {
   __shared__ float of_warps[kWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t blocks = CeilDiv(p.out_channels, 32), channels = p.groups * p.out_channels;
@@ -36,18 +36,18 @@ __global__ void __launch_bounds__(32 * kWarps)
   __syncthreads();
   if (warp > 0 || channel >= p.out_channels) return;
   for (int i = 1; i < kWarps; ++i) sum += of_warps[i][lane];
-  for (int64_t slice = 0; slice < slices; ++slice) {
-    sums[slice * channels + group * p.out_channels + channel] = slice == 0 ? sum : 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    sums[row * channels + group * p.out_channels + channel] = row == 0 ? sum : 0;
   }
 }
 
 }  // namespace
 
-cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t slices, float* sums, cudaStream_t stream) {
+cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, float* sums, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   const auto enqueue = [&]<typename T>(T) {
     return Enqueue(GradientSumsKernel<T>, CeilDiv(p.out_channels, 32) * p.groups, 32 * kWarps, stream,
-                   static_cast<const T*>(call.rhs), p, Positions(p), slices, sums);
+                   static_cast<const T*>(call.rhs), p, Positions(p), rows, sums);
   };
   return p.dst_type == DType::kBF16 ? enqueue(__nv_bfloat16()) : enqueue(__half());
 }

@@ -27,13 +27,16 @@ class GradientSums {
   static_assert(kReadsMnMajor<T>, "a position's channels are a swizzled row");
   static_assert(kParts > 0, "each 64 channels have a warp");
 
-  // The tiles whose rows come first add up, so that each of the gradient's numbers is added once.
+  // All tiles of the same columns and slice read the same gradient. Each adds up every n-th step: were it one tile that
+  // adds up all, the others would wait for it, as shared memory has no clocks to spare.
   __device__ __forceinline__ GradientSums(const WgmmaParams& p, const WgradWorkTile& tile)
-      : adds_(p.gradient_sums != nullptr && tile.first_unit == 0) {}
+      : until_next_(p.gradient_sums ? RowTile(tile) : INT32_MAX) {}
 
-  // Adds the gradient of a stage, which is full and not yet released.
-  __device__ __forceinline__ void Add(uint32_t stage) {
-    if (!adds_ || Part() >= kParts) return;
+  // To be called with each stage in turn, which is full and not yet released.
+  __device__ __forceinline__ void Add(const WgmmaParams& p, uint32_t stage) {
+    if (--until_next_ >= 0) return;
+    until_next_ = p.gradient_row_tiles - 1;
+    if (Part() >= kParts) return;
     const uint32_t block = stage + Block() * Gradient::kBlockBytes;
 #pragma unroll 4
     for (int i = 0; i < kOfPart; ++i) {
@@ -45,10 +48,10 @@ class GradientSums {
     }
   }
 
-  // Stores the sums of the tile's slice. To be called by all consumers of a tile.
+  // Stores the tile's sums. To be called by all consumers of a tile.
   __device__ __forceinline__ void Store(const WgmmaParams& p, const WgradWorkTile& tile,
                                         float (&parts)[kParts][kChannels]) const {
-    if (!adds_) return;
+    if (p.gradient_sums == nullptr) return;
     if (Part() < kParts) {
       float* const of_lane = &parts[Part()][Block() * kBlockRows + threadIdx.x % 32 * 2];
       of_lane[0] = sums_[0], of_lane[1] = sums_[1];
@@ -62,7 +65,7 @@ class GradientSums {
 #pragma unroll
       for (int part = 1; part < kParts; ++part) sum += parts[part][col];
       const int64_t slice = tile.slice * p.wgrad_parts + WgradPart<kTile>(p);
-      p.gradient_sums[slice * p.gradient_channels + channel] = sum;
+      p.gradient_sums[(slice * p.gradient_row_tiles + RowTile(tile)) * p.gradient_channels + channel] = sum;
     }
     ptx::NamedBarrierSync<kThreads>();  // the next tile's parts come here
   }
@@ -71,6 +74,9 @@ class GradientSums {
   static constexpr int kPositions = Gradient::kPositions;
   static constexpr int kOfPart = static_cast<int>(CeilDiv(kPositions, kParts));
 
+  static __device__ __forceinline__ int32_t RowTile(const WgradWorkTile& tile) {
+    return tile.first_unit / (kTile.rows / WgradUnit(kTile));
+  }
   static __device__ __forceinline__ int Block() { return threadIdx.x / 32 % Gradient::kBlocks; }
   static __device__ __forceinline__ int Part() { return threadIdx.x / 32 / Gradient::kBlocks; }
   static __device__ __forceinline__ float First(uint32_t pair) {
@@ -82,7 +88,7 @@ class GradientSums {
     return __high2float(reinterpret_cast<const __half2&>(pair));
   }
 
-  bool adds_;
+  int32_t until_next_;  // steps
   float sums_[2] = {};
 };
 

@@ -78,8 +78,9 @@ struct WgmmaParams {
   void* out;               // where TMA does not store: the result, or the workspace of split-K
   int64_t slice_elements;  // from a slice's results in the workspace to the next one's
   DType out_type;
-  int32_t gradient_channels;  // of all groups
-  float* gradient_sums;       // see GradientSums; null: they are not asked for
+  int32_t gradient_channels;   // of all groups
+  float* gradient_sums;        // see GradientSums; null: they are not asked for
+  int32_t gradient_row_tiles;  // tiles that share out a slice's gradient
   ConvProblem problem;
   CUtensorMap src_map;
   CUtensorMap rhs_map;

@@ -264,10 +264,10 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
   return tile.halo ? UnsupportedHaloRows(p, s) : UnsupportedIm2colRows(p, s);
 }
 
-// For sums of the gradient. Tiles whose rows come first are to see all positions.
+// For sums of the gradient. Row tiles share out its steps, so they are to have the same ones.
 inline Reason UnsupportedGradientSums(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (s.gradient_sums == 0) return std::nullopt;
-  if (s.gradient_sums != 1 || pass != Pass::kWgrad) return "no such sums of a gradient";
+  if (pass != Pass::kWgrad || s.gradient_sums != WgradRowTiles(p, s)) return "no such sums of a gradient";
   if (TraitsOf(p.dst_type).bytes != 2) return "sums of a gradient of " + Name(p.dst_type);
   if (p.class_count != 1) return "sums of a gradient in residue classes";
   return LeavesOutSteps(p, s) ? Reason("sums of a gradient of which steps are left out") : std::nullopt;

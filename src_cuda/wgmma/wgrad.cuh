@@ -147,7 +147,7 @@ struct alignas(1024) WgradBlock {
     uint32_t read = MultiplyStage(operands, pipeline, sums, false);
 #pragma unroll 1
     for (int32_t step = 1;; ++step) {
-      gradient_sums.Add(StageOf(read));
+      gradient_sums.Add(p, StageOf(read));
       if (step == steps) break;
       const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
       ptx::WarpgroupWait<1>();

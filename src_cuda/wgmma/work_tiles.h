@@ -32,9 +32,9 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
   return p.groups * (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
-// The sums of GradientSums: those of each slice, of all output channels.
+// The sums of GradientSums, of all output channels.
 inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
-  return (s.gradient_sums ? s.split : 0) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
+  return s.gradient_sums * s.split * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
 }
 
 // The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the
@@ -151,6 +151,10 @@ inline int64_t WgradUnits(const ConvProblem& p, const WgmmaSettings& s) {
 inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   return RowTiles(p, WgradUnits(p, s), tile.rows / WgradUnit(tile) * tile.row_blocks);
+}
+// Tiles along them, of all blocks of a cluster.
+inline int64_t WgradRowTiles(const ConvProblem& p, const WgmmaSettings& s) {
+  return WgradRowClusters(p, s) * kWgmmaTiles[s.tile].row_blocks;
 }
 // Steps of K of a class.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
