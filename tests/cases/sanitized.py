@@ -12,13 +12,13 @@ import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-import jaxconv  # noqa: F401  (it registers the handlers that stored programs call)
+import jaxconv
 from cases import blocks, epilogue, neighbours
 from cases.convolution import channels_last_convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
-from cases.reference import assert_same, pullback, run_on_host
+from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from cases.tiles import (
     ENDED_DTYPES,
     EVERY_TILE,
@@ -39,6 +39,8 @@ MOST = 6  # cases of a program
 OF_STEPS = ["taps_that_tiles_do_not_see", "doubled_windows_seen_by_few", "windows_of_groups"]
 # A weight gradient of so many tiles that clusters ask for the next one, by any tile in two slices.
 OF_MANY = channels_last_convolution((1, 16, 16, 704), (3, 3, 704, 1024))
+# A convolution whose filter's gradient comes with that of a bias.
+OF_BIAS = (2, 9, 13, 72), (3, 3, 72, 200)
 # One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
 ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 
@@ -51,6 +53,7 @@ def make(folder: Path, families: list[str]) -> None:
                 store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             if family == "wgmma" and dtype in ("bfloat16", "float16") and has_pass(tile, "wgrad", dtype):
                 store(folder / f"{name}-{dtype}-many", dtype, *many(tile, dtype))
+                store(folder / f"{name}-{dtype}-bias", dtype, *with_bias(tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 for ending in ACTIVATIONS:
                     path = folder / f"{name}-{ended_dtype}-{ending}"
@@ -82,6 +85,21 @@ def many(tile, dtype):
         (x, w, g),
         [np.asarray(expected).astype(dtype)],
     )
+
+
+def with_bias(tile, dtype):
+    """The gradients of a filter and a bias, whole and in four slices."""
+    lhs, rhs = OF_BIAS
+    x, w, g = (integers(shape, dtype, seed) for seed, shape in enumerate((lhs, rhs, (*lhs[:-1], rhs[-1]))))
+    wide = [np.asarray(a).astype("float32") for a in (x, w, g)]
+    expected = run_on_host(pullback(lax_channels_last), *wide)[2].astype(dtype), wide[2].sum((0, 1, 2))
+
+    def gradients(x, w, g, split):
+        asked = constraint("wgmma", tile, (), split=split)
+        conv = lambda w, bias: jaxconv.conv2d(x, w, bias=bias, padding="SAME", implementation=asked)
+        return jax.vjp(conv, w, np.zeros(rhs[-1], "float32"))[1](g)
+
+    return lambda arrays: [gradients(*arrays, split) for split in (1, 4)], (x, w, g), [expected, expected]
 
 
 def ended(family, tile, dtype, ending):
