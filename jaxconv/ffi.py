@@ -187,9 +187,9 @@ def wgrad_and_sums(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Arr
 
 
 def _call(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHING) -> Callable[..., list[Array]]:
-    """The result and, on a platform whose kernels take one, the workspace.
+    """The custom call's result and, on a platform whose kernels take one, the workspace.
 
-    It is that of the transformed problem, between the array views of its operands and its result.
+    The call is that of the transformed problem, between the array views of its operands and its result.
     """
     workspace = plan.workspace_bytes(problem)
     to_channels = partial(channel_numbers, plan.transform, problem)

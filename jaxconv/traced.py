@@ -85,7 +85,8 @@ def _device(arrays: dict[int, Any]) -> Any:
 def _convolutions(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Also those inside loops, branches and calls."""
     for equation in jaxpr.eqns:
-        if equation.primitive in (*KINDS, fused.PRIMITIVE, lax.conv_general_dilated_p):
+        are_sums = equation.params.get("results") == ("bias",)  # of bias_gradient, without a convolution
+        if equation.primitive in (*KINDS, fused.PRIMITIVE, lax.conv_general_dilated_p) and not are_sums:
             yield equation
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr | Jaxpr)):
             if isinstance(parameter, ClosedJaxpr):

@@ -35,7 +35,7 @@ class Absent:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What derivatives read. trains_both: whether the filter and the bias have one."""
+    """What derivatives read. trains_both: whether both the filter and the bias, if there is one, are differentiated."""
 
     lhs: Array
     rhs: Array
@@ -79,13 +79,13 @@ def _kept(operands: Operands) -> dict[str, Any]:
 def _bwd(
     call: Call, kept: Kept | None, dy: Array | SymbolicZero
 ) -> tuple[Array | None, Array | None, Cotangents | None]:
-    if kept is None or isinstance(dy, SymbolicZero):  # of an int8 result
+    if kept is None or isinstance(dy, SymbolicZero):  # an int8 result, or one that nothing depends on
         return None, None, None
     dz, cotangents = _through_activation(call, kept.operands, kept.result, dy)
     is_exact = call.epilogue.activation is None or isinstance(call.epilogue.activation, Masking)
     narrow = dy.dtype if is_exact and "out_scale" not in kept.operands else dz.dtype
     dlhs, drhs, of_numbers = _of_convolution(call, kept, dz, narrow)
-    cotangents |= _of_summands(call, kept.operands, dz) | of_numbers
+    cotangents |= of_numbers | _of_summands(call, kept.operands, dz, has_bias="bias" in of_numbers)
     cotangents = {name: _like(cotangents[name], x) for name, x in kept.operands.items()}
     return dlhs, _like(drhs, kept.rhs), cotangents
 
@@ -128,7 +128,7 @@ def _of_convolution(
     elif has_float8(p):  # which would hold neither the scaled filter nor the gradient that is scaled next
         p, rhs = with_dtypes(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
     sums_bias = _comes_with_filter(kept, p.out_dtype, narrow)
-    is_rounded = sums_bias and kept.result is not None
+    is_rounded = sums_bias and (kept.result is not None or narrow != p.out_dtype)
     scaled, dz = dz, (_as_convolved(call, dz) if is_rounded else dz).astype(p.out_dtype)
     drhs, cotangents = None, {}
     if not is_integer or scale is not None:
@@ -160,10 +160,11 @@ def _comes_with_filter(kept: Kept, convolved: np.dtype, narrow: np.dtype) -> boo
     return is_summed and kept.trains_both and "bias" in kept.operands and kept.operands["bias"].ndim == 1
 
 
-def _of_summands(call: Call, operands: Operands, dz: Array) -> Cotangents:
+def _of_summands(call: Call, operands: Operands, dz: Array, has_bias: bool) -> Cotangents:
+    """has_bias: the bias's cotangent is there already."""
     cotangents: Cotangents = {}
     convolved = _as_convolved(call, dz)
-    if "bias" in operands:
+    if "bias" in operands and not has_bias:
         cotangents["bias"] = _total(convolved, call.problem.out_spec.second, operands["bias"])
     if "residual" in operands:
         scale, dtype = operands.get("residual_scale"), operands["residual"].dtype

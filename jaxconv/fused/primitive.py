@@ -24,6 +24,7 @@ from jaxconv.fused.call import BY_LAX, Call, conv
 from jaxconv.primitives import promote
 from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.wider import has_float8, in_float32, wider_dtype
+from jaxconv.sharding.partitioning import has_explicit_axes
 
 PRIMITIVE = Primitive("jaxconv_fused_conv")
 Tangent = Array | ad.Zero
@@ -38,8 +39,7 @@ def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Arra
 
 
 def _is_explicit(call: Call, arrays: Sequence[Array]) -> bool:
-    shardings = [call.sharding, *(jax.typeof(x).sharding for x in arrays)]
-    return any(sharding.mesh.explicit_axes for sharding in shardings)
+    return has_explicit_axes([call.sharding, *(jax.typeof(x).sharding for x in arrays)])
 
 
 def _abstract(lhs: ShapedArray, rhs: ShapedArray, *operands: ShapedArray, **params: Any) -> ShapedArray:

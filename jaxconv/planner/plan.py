@@ -26,8 +26,8 @@ class Constraint:
     column matrix that are in the workspace at a time. n_tiles_per_cta: tiles of columns that a thread block of mma
     computes in turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise.
     rows_before, rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours.
-    gradient_sums: 1: a wgrad also gives the sums of the cotangent over positions. or_lax: if no kernel can do so, lax
-    answers with a warning. Without it that is an error.
+    gradient_sums: 1 for a wgrad that also gives the sums of the cotangent over positions. or_lax: if no kernel can do
+    so, lax answers with a warning. Without it that is an error.
     """
 
     platform: str | None = None
@@ -119,8 +119,8 @@ class ConvPlan:
 
     @property
     def gradient_sum_rows(self) -> int:
-        """Rows of sums in front of the workspace, to be added; 0: the kernel gives none."""
-        return self.settings.get("gradient_sums", 0) * (self.settings.get("split") or 1)
+        """Rows of sums that the workspace begins with, to be added; 0: the kernel gives none."""
+        return self.settings["split"] * self.settings["gradient_sums"] if self.settings.get("gradient_sums") else 0
 
     @property
     def constraint(self) -> Constraint:

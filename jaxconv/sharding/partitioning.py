@@ -57,11 +57,14 @@ def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext
 
 
 def lower_without_mesh(
-    function: Callable[..., Array | tuple[Array, ...]], ctx: mlir.LoweringRuleContext, *operands: mlir.Value
+    function: Callable[..., Array | tuple[Array, ...]],
+    ctx: mlir.LoweringRuleContext,
+    *operands: mlir.Value,
+    multiple_results: bool = False,
 ) -> Sequence[mlir.Value]:
     """The lowering of a function outside the user's mesh: inside an explicit one JAX annotates results."""
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        return mlir.lower_fun(function, multiple_results=len(ctx.avals_out) > 1)(without_shardings(ctx), *operands)
+        return mlir.lower_fun(function, multiple_results=multiple_results)(without_shardings(ctx), *operands)
 
 
 def _lower_block(
@@ -328,6 +331,10 @@ def _mesh_axes(array: Any, mesh: Mesh | AbstractMesh, numbers: Sequence[int]) ->
 
 
 # Explicit meshes: the types of the arrays tell how they lie.
+
+
+def has_explicit_axes(shardings: Sequence[NamedSharding]) -> bool:
+    return any(sharding.mesh.explicit_axes for sharding in shardings)
 
 
 def is_explicit(shardings: Sequence[NamedSharding]) -> bool:

@@ -42,7 +42,7 @@ COLUMNS = (2, 4, 8, 16, 32)  # neighbours that become channels of one column
 MOST_PACKED, MOST_UNROLLED = 512, 128  # channels that a column then has
 MOST_REPEATED = 16  # channels, if neighbouring taps get copies of them
 WIDE_COLUMNS = 256  # of the widest tiles
-MOST_FILLED = 0.9  # swapping pays if lhs's channels fill so much more of them than out's
+MOST_FILLED = 0.9  # swapping pays if out's channels fill less than this fraction of what lhs's channels fill
 SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
@@ -99,7 +99,7 @@ def dense_transforms(
 
 
 def _is_better_swapped(problem: ConvProblem) -> bool:
-    """Whether a wgrad has no residue classes then, or its columns are the lhs's channels, which fill wide tiles better.
+    """Whether a swapped wgrad is rid of residue classes, or its columns, the lhs's channels, fill wide tiles better.
     Windows must move by one pixel: a stride would become residue classes."""
     if max(problem.window_strides, default=1) > 1 or min(problem.in_channels, problem.out_channels) == 0:
         return False

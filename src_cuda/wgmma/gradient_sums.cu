@@ -12,7 +12,7 @@
 namespace jaxconv {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 32;
 
 // A block adds up 32 channels of a group: each warp every kWarps-th position, then all warps' sums in their order.
 template <typename T>

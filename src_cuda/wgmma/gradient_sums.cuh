@@ -17,7 +17,7 @@
 
 namespace jaxconv {
 
-// A warp's part of a tile's sums: every n-th position of 64 channels, of which a lane has two. n warps have the same
+// A warp's part of a tile's sums: every n-th position of 64 channels. A lane has two of these. n warps have the same
 // channels. They add their parts through shared memory.
 template <typename T, WgmmaTile kTile>
 class GradientSums {
@@ -46,6 +46,7 @@ class GradientSums {
       const uint32_t pair = ptx::LoadWord(block + position * kSwizzleBytes + vector * 16 + threadIdx.x % 4 * 4);
       sums_[0] += First(pair), sums_[1] += Second(pair);
     }
+    __syncwarp();  // a lane releases the stage for all
   }
 
   // Stores the tile's sums. To be called by all consumers of a tile.

@@ -307,7 +307,7 @@ cudaError_t LaunchWithoutWgmma(const ConvCall& given, const WgmmaSettings& s, cu
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
   if (s.gradient_sums) {
     auto* const sums = static_cast<float*>(given.workspace);
-    if (const cudaError_t status = EnqueueGradientSums(given, s.split * s.gradient_sums, sums, stream)) return status;
+    if (const cudaError_t status = EnqueueGradientSums(given, GradientSumRows(s), sums, stream)) return status;
   }
   const ConvCall call = BehindSums(given, s);
   return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);

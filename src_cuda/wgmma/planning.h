@@ -69,7 +69,10 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested& requested) const {
     WgmmaSettings extra = im2col_;
     extra.tile = s.tile, extra.split = s.split;
-    if (requested.Find("gradient_sums").value_or(0)) extra.gradient_sums = WgradRowTiles(product_.conv, extra);
+    extra.gradient_sums = requested.Find("gradient_sums").value_or(0);
+    const WgmmaTile& tile = kTiles[s.tile];
+    const bool has_row_tiles = IsWgrad() && tile.HasWgrad(all_.conv.src_type) && (!tile.halo || extra.taps_w > 0);
+    if (extra.gradient_sums && has_row_tiles) extra.gradient_sums = WgradRowTiles(product_.conv, extra);
     extra.rows_before = requested.Find("rows_before").value_or(0);
     extra.rows_after = requested.Find("rows_after").value_or(0);
     wgmma::FindRows(all_, &extra);

@@ -32,9 +32,10 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
   return p.groups * (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
-// The sums of GradientSums, of all output channels.
+// Rows of GradientSums: of each slice and row tile. Each has all output channels.
+inline int64_t GradientSumRows(const WgmmaSettings& s) { return s.split * s.gradient_sums; }
 inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
-  return s.gradient_sums * s.split * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
+  return GradientSumRows(s) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
 }
 
 // The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the

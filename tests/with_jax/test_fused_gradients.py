@@ -226,6 +226,14 @@ def test_the_gradient_of_a_bias_comes_with_that_of_its_filter(argnums, has_both)
     assert compiled.as_text().count('custom_call_target="jaxconv_wgrad"') == (0 in argnums)
 
 
+@pytest.mark.parametrize("argnum, calls", [(0, 1), (1, 0)], ids=["filter", "bias"])
+def test_a_gradient_that_is_thrown_away_costs_nothing(argnum, calls):
+    of_one = lambda *arrays: gradients_of_bias(*arrays)((0, 1))[argnum]
+    compiled = jax.jit(of_one).lower(*OF_BIAS).compile()
+    assert compiled.as_text().count('custom_call_target="jaxconv_wgrad"') == calls
+    assert len(jaxconv.traced.trace(jax.jit(of_one), *OF_BIAS).equations) == 1 + calls
+
+
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 def test_derivatives_of_the_gradient_of_a_bias(activation):
     """Forward, reverse and mapped: those of the filter's gradient and the sum."""
@@ -238,7 +246,32 @@ def test_derivatives_of_the_gradient_of_a_bias(activation):
         lambda f: jax.vjp(f, w, bias)[1]((jnp.ones_like(w), jnp.full_like(bias, 2))),
         lambda f: jax.vmap(f)(jnp.stack([w, -w]), jnp.stack([bias, bias + 1])),
         lambda f: jax.vmap(f, (None, 0))(w, jnp.stack([bias, bias + 1])),
+        lambda f: jax.vmap(lambda _: f(w, bias), out_axes=None)(jnp.arange(3)),
+        lambda f: jax.jacfwd(f, 1)(w, bias),
     ):
         actual, expected = (jax.tree.leaves(jax.jit(lambda: derivative(f))()) for f in (both, alone))
         for a, e in zip(actual, expected, strict=True):
             assert_same(a, e, 1e-2)
+
+
+def test_the_transpose_of_a_pullback_with_a_bias():
+    """It is the convolution of the filter's tangent, and the bias's."""
+    x, w, bias = OF_BIAS
+    conv = lambda w, bias: jaxconv.conv2d(x, w, bias=bias)
+    y, pullback_of = jax.vjp(conv, w, bias)
+    (tangent,) = jax.linear_transpose(pullback_of, y)((w, bias + 1))
+    assert jnp.array_equal(tangent, jaxconv.conv2d(x, w) + jnp.ones((), "bfloat16"))
+
+
+@pytest.mark.parametrize("more, has_sums", [({}, True), ({"window_strides": 2}, True), ({"rhs_dilation": 12}, False)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_call_of_a_gpu_sums_for_the_bias(cuda_kernels, more, has_sums, dtype):
+    """In 16 bits, unless clusters leave out steps."""
+    x, w = integers((2, 32, 32, 64), dtype), integers((3, 3, 64, 64), dtype)
+    conv = lambda w, bias: jaxconv.conv2d(x, w, bias=bias, padding="SAME", implementation="wgmma", **more)
+    loss = lambda w, bias: jnp.sum(conv(w, bias).astype(jnp.float32) ** 2)
+    lowered = jax.jit(jax.grad(loss, (0, 1))).trace(w, jnp.zeros(64)).lower(lowering_platforms=("cuda",))
+    (call,) = (line for line in lowered.as_text().splitlines() if "@jaxconv_wgrad(" in line)
+    names = call.partition("setting_names = ")[2].split('"')[1].split()
+    numbers = [int(n) for n in call.partition("settings = dense<[")[2].partition("]")[0].split(",")]
+    assert (dict(zip(names, numbers, strict=True))["gradient_sums"] > 0) == (has_sums and dtype == "bfloat16")

@@ -10,6 +10,7 @@ from cases.plans import CUDA, as_it_is, device, shared_bytes, stored_slices
 from cases.problems import VECTORS, halves, layer, of_layouts
 from cases.tiles import constraint, is_for_tf32, transform_of
 from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
 
 TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
 OF_HALO_TILES = [tile for tile in TILES if tile.halo]
@@ -60,7 +61,7 @@ SEEN = {
 def test_tma_reads_the_pixels_of_the_conv(problem, taps):
     """The windows are the same, whatever is summed."""
     conv, wgrad = (choose("cuda", kind, problem, as_it_is("wgmma")).plan.settings for kind in ("conv", "wgrad"))
-    windows = set(wgrad) - {"split", "taps_h", "taps_w"}
+    windows = set(wgrad) - {"split", "taps_h", "taps_w", "gradient_sums"}
     assert len(windows) == 14
     assert {name: conv[name] for name in windows} == {name: wgrad[name] for name in windows}
     assert (wgrad["taps_h"], wgrad["taps_w"]) == taps
@@ -279,6 +280,37 @@ def test_slices_take_the_time_of_their_bytes(tile):
         assert at(split).cost - at(1).cost == pytest.approx(written_and_read, rel=0.01, abs=1e-4)
 
 
+SUMMED = halves((2, 13, 15, 72), (3, 3, 72, 200))
+
+
+@every_tile
+@pytest.mark.parametrize("split", [1, 12])
+def test_sums_of_the_gradient_are_in_the_workspace(tile, split):
+    """A row for each slice and row tile."""
+    plans = [choose("cuda", "wgrad", SUMMED, as_it_is("wgmma", tile.name, split=split, gradient_sums=asked)).plan
+             for asked in (None, 1)]  # fmt: skip
+    without, summed = (plan.workspace_bytes(SUMMED) for plan in plans)
+    rows = split * math.ceil(9 * 2 / (tile.rows // 64 * tile.row_blocks)) * tile.row_blocks
+    if tile.halo:  # a unit is three taps of 64 channels
+        rows = split * math.ceil(3 * 2 / (tile.rows // 192))
+    assert (plans[0].gradient_sum_rows, plans[1].gradient_sum_rows) == (0, rows)
+    assert summed - without == rows * 200 * 4
+    again = choose("cuda", "wgrad", SUMMED, plans[1].constraint).plan
+    assert again == plans[1]
+
+
+@pytest.mark.parametrize("kind, problem, why", [
+    ("conv", SUMMED, "which convs do not have"),
+    ("wgrad", halves((2, 6, 7, 16), (4, 4, 16, 24), lhs_dilation=2, padding=2), "in residue classes"),
+    ("wgrad", halves((64, 64, 64, 64), (3, 1, 64, 256), rhs_dilation=(48, 1)), "whose steps are left out"),
+    ("wgrad", layer((2, 8, 8, 64), (3, 3, 64, 64)), "of float32"),
+])  # fmt: skip
+def test_sums_of_the_gradient_that_no_kernel_has(kind, problem, why):
+    """By any tile: halo tiles, too, where windows are not whole."""
+    choice = choose("cuda", kind, problem, Constraint("cuda", gradient_sums=1, transform=()))
+    assert choice.plan is None and why in choice.unsupported_reason()
+
+
 # The compiled tiles.
 
 
@@ -289,10 +321,10 @@ def test_tiles_are_of_multiplications(tile):
 
 # KiB: stages of both operands, of whole blocks of 64 channels, and barriers.
 KIB = {
-    "128x128x64, two at once": 3 * (16 + 16) + 1,
-    "256x160x64 by 2x1": 3 * (32 + 24) + 1,
-    "256x96x64": 4 * (32 + 16) + 1,
-    "576x64x64 of halo tiles": 4 * (3 * 13 + 8) + 1,  # the pixels of three times three taps
+    "128x128x64, two at once": 3 * (16 + 16) + 3,
+    "256x160x64 by 2x1": 3 * (32 + 24) + 3,
+    "256x96x64": 4 * (32 + 16) + 3,
+    "576x64x64 of halo tiles": 4 * (3 * 13 + 8) + 4,  # the pixels of three times three taps; three warpgroups
 }
 
 
