@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import ffi, primitives
 from jaxconv._jax_private import simple_impl
-from jaxconv.fused.call import BY_LAX, conv, wgrad
+from jaxconv.fused.call import BY_LAX, wgrad
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import ConvPlan, Implementation
@@ -41,8 +41,9 @@ def wgrad_and_bias(
     is_split = has_explicit_axes([sharding, *(jax.typeof(x).sharding for x in (lhs, out))])
     are_16_bits = {lhs.dtype, out.dtype} in ({BFLOAT16}, {FLOAT16})
     if problem.reverse or is_split or not are_16_bits or implementation == BY_LAX:
-        return wgrad(lhs, out, **params), _sums(problem, out)
-    of_filter, of_bias = PRIMITIVE.bind(*primitives.promote(lhs, out), results=BOTH, **params)
+        of_filter, of_bias = _in_two_steps(lhs, out, results=BOTH, **params)
+    else:
+        of_filter, of_bias = PRIMITIVE.bind(*primitives.promote(lhs, out), results=BOTH, **params)
     return of_filter, of_bias
 
 
@@ -95,28 +96,18 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Sequence[Array | ad.Zero],
-    lhs: Any,
-    out: Any,
-    *,
-    problem: ConvProblem,
-    implementation: Implementation,
-    sharding: NamedSharding,
-    results: Sequence[str],
+    cotangents: Sequence[Array | ad.Zero], lhs: Any, out: Any, *, results: Sequence[str], **params: Any
 ) -> list[Array | ad.Zero | None]:
-    """The operand whose cotangent is computed is an `ad.UndefinedPrimal`."""
+    """That of the filter's gradient, and a bias for all positions. The operand whose cotangent is computed is an
+    `ad.UndefinedPrimal`."""
     of = {name: x for name, x in zip(results, cotangents, strict=True) if not isinstance(x, ad.Zero)}
-    if isinstance(lhs, ad.UndefinedPrimal):
-        if "filter" not in of:
-            return [ad.Zero(lhs.aval), None]
-        return [conv(out, of["filter"], problem.dgrad(), implementation, lhs.aval.sharding), None]
-    assert isinstance(out, ad.UndefinedPrimal)
-    total: Any = ad.Zero(out.aval)
-    if "filter" in of:
-        total = conv(lhs, of["filter"], problem, implementation, out.aval.sharding)
+    into_lhs, into_out = primitives.TRANSPOSES["wgrad"]
+    if ad.is_undefined_primal(lhs):
+        return [into_lhs(of["filter"], lhs, out, **params) if "filter" in of else ad.Zero(lhs.aval), None]
+    total: Any = into_out(of["filter"], lhs, out, **params) if "filter" in of else ad.Zero(out.aval)
     if "bias" in of:
         dtype, shape = out.aval.dtype, out.aval.shape
-        spread = lax.broadcast_in_dim(of["bias"].astype(dtype), shape, (problem.out_spec.second,))
+        spread = lax.broadcast_in_dim(of["bias"].astype(dtype), shape, (params["problem"].out_spec.second,))
         total = ad.add_tangents(total, spread)
     return [None, total]
 

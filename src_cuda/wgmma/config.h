@@ -282,7 +282,7 @@ constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
   const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels * kSwizzleBytes : kWgradBlockBytes);
   const int64_t gradient = CeilDiv(cols, kBlockRows) * kWgradBlockBytes;
   const int64_t stage = source * (has_tf32_halos() ? 2 : 1) + gradient * (is_of_float32() ? 2 : 1);
-  const int64_t parts = is_of_float32() ? 0 : 4 * warpgroups() * kBlockRows * 4;
+  const int64_t parts = is_of_float32() ? 0 : ConsumerWarps(*this) * kBlockRows * 4;
   const int64_t bytes =
       std::max<int64_t>(stages * stage, rows * cols * 4) + (stages + 1) * kBarriers + kIndexBytes + parts;
   return CeilDiv(bytes, kAlignment) * kAlignment;

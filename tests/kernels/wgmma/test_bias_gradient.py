@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import pytest
 
 import jaxconv
-from cases.tiles import dtypes_of, every_tile_of, splits_of
+from cases.tiles import dtypes_of, has_pass, splits_of
 from jaxconv.fused import bias_gradient
+from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, ConvPlan
 from jaxconv.traced import trace
 
 pytestmark = pytest.mark.gpu
+SUMMING = [(tile, dtype) for tile in FAMILIES["cuda"]["wgmma"].tiles if has_pass(tile, "wgrad")
+           for dtype in ("bfloat16", "float16") if dtype in dtypes_of("wgmma", tile)]  # fmt: skip
 
 CASES = {
     "3x3": (jaxconv.conv2d, (3, 13, 17, 72), (3, 3, 72, 200), {}),
@@ -46,11 +49,8 @@ def is_one_kernel(conv, asked, x, w, bias, g):
     return bias_gradient.planned("cuda", both["problem"], both["implementation"]) is not None
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@every_tile_of("wgmma", "wgrad")
+@pytest.mark.parametrize("tile, dtype", SUMMING, ids=str)
 def test_exact(tile, dtype):
-    if dtype not in dtypes_of("wgmma", tile):
-        pytest.skip("a tile of float32")
     taken = set()
     for name in CASES:
         operands = operands_of(name, dtype)
