@@ -105,6 +105,20 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
   f(Acc{});
 }
 
+// Calls f(Out{}) with the type of a conv's results: the operands' type, T, or that of sums. An epilogue gives sums of
+// int8 any type.
+template <typename T, bool kHasEpilogue, typename F>
+__device__ __forceinline__ void WithResultType(DType type, F&& f) {
+  if constexpr (std::is_same_v<T, int8_t> && kHasEpilogue) {
+    WithType<float, false, true>(type, f);
+  } else {
+    if constexpr (kTraits<T>.bytes == 2) {
+      if (type != DType::kF32) return f(T{});
+    }
+    f(SumOf<T>{});
+  }
+}
+
 // Byte j of word i becomes byte i of word j.
 __device__ __forceinline__ void TransposeBytes(uint32_t (&words)[4]) {
   const uint32_t low[] = {__byte_perm(words[0], words[1], 0x5140), __byte_perm(words[2], words[3], 0x5140)};

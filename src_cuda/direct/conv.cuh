@@ -150,7 +150,7 @@ class DirectSums {
     EndSums([&] { ScaleSums(epilogue, first_col_, dst_count, sum_, results); },
             [&] {
               if (!epilogue.HasResidual()) return;
-              WithResultType<Sum, true>(p.out_type, [&](auto type) {
+              WithResultType<T, true>(p.out_type, [&](auto type) {
                 AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results);
               });
             },
@@ -303,13 +303,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const auto compute = [&](auto type) {
         streaming.template Compute<decltype(type)>(p, block.channels, end, epilogue, rows);
       };
-      if constexpr (kTile.of_bytes()) {
-        WithResultType<SumOf<T>, kHasEpilogue>(p.out_type, compute);
-      } else if (p.out_type == DType::kF32) {
-        compute(float{});
-      } else {
-        compute(T{});
-      }
+      WithResultType<T, kHasEpilogue>(p.out_type, compute);
       if (!kStagesRows) read.Release();
     }
   } else {
@@ -336,7 +330,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const TileEnd end(p, block, block.CoordOf(p, tile));
       sums.End(p, shared, end, epilogue, block.channels.dst_count);
       using Sum = SumOf<T>;
-      WithResultType<Sum, kHasEpilogue>(p.out_type, [&](auto type) {
+      WithResultType<T, kHasEpilogue>(p.out_type, [&](auto type) {
         using Out = decltype(type);
         using Result = typename EpilogueOf<Sum, kHasEpilogue>::Result;
         Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);

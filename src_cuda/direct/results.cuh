@@ -22,20 +22,6 @@ __device__ __forceinline__ int64_t LaneChannel(int32_t first, int block, int32_t
   return min(first + ChannelOfCol<Sum>(block * 8) + ChannelOfCol<Sum>(pair), count - 2);
 }
 
-// Calls f(Out{}) with the type of results. Of int8 they are sums, or an epilogue's.
-template <typename Sum, bool kHasEpilogue, typename F>
-__device__ __forceinline__ void WithResultType(DType type, F&& f) {
-  if constexpr (std::is_same_v<Sum, float>) {
-    WithType<float>(type, f);
-  } else if constexpr (!kHasEpilogue) {
-    f(Sum{});
-  } else if (type == DType::kS8) {
-    f(int8_t{});
-  } else {
-    WithType<float>(type, f);
-  }
-}
-
 // Four results in their type, at once, as words.
 template <typename Out, typename Result>
 __device__ __forceinline__ Pack<uint32_t, kTraits<Out>.bytes> RoundFour(const Result (&four)[4]) {

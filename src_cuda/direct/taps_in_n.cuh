@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
     const TileEnd end(p, block, block.CoordOf(p, tile));
-    WithType<float>(p.out_type, [&](auto type) {
+    WithResultType<T, kHasEpilogue>(p.out_type, [&](auto type) {
       StoreTapSums<decltype(type), kHasEpilogue, kThreads>(p, block, end, shared, stage);
     });
     ptx::FenceForTma();

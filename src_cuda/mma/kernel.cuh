@@ -39,6 +39,7 @@ struct MmaParts {
   static constexpr MmaVariant kVariant = kOf;
   static constexpr MmaTile kTile = kMmaTiles[kOf.tile];
 
+  using Operand = T;
   using Sum = SumOf<T>;
   using SrcTile = SharedTile<T, kTile.rows, kTile.depth, !kOf.wgrad()>;
   using RhsTile = SharedTile<T, kTile.cols, kTile.depth, kOf.access == MmaAccess::kStepsSteps>;
@@ -74,20 +75,6 @@ struct MmaParts {
 // The type of results in shared memory: of sums, if an epilogue follows.
 template <typename Parts, typename Out>
 using StoredInShared = std::conditional_t<Parts::kVariant.has_epilogue, typename Parts::Sum, Out>;
-
-// Calls f(Out{}) with the type of results. Those of int8 without an epilogue are int32, and else of any other type.
-template <typename Parts, typename F>
-__device__ __forceinline__ void WithOutType(DType type, F&& f) {
-  if constexpr (std::is_same_v<typename Parts::Sum, float>) {
-    WithType<float>(type, f);
-  } else if constexpr (!Parts::kVariant.has_epilogue) {
-    f(int32_t{});
-  } else if (type == DType::kS8) {
-    f(int8_t{});
-  } else {
-    WithType<float>(type, f);
-  }
-}
 
 // Elements from a group's first result to that of a column. Results of integers may have channels in blocks.
 template <typename Parts>
@@ -204,7 +191,7 @@ __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer,
   MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles);
   const bool are_finite = kFinite || sums.AreFinite();
   __syncthreads();
-  WithOutType<Parts>(p.out_type, [&](auto type) {
+  WithResultType<typename Parts::Operand, Parts::kVariant.has_epilogue>(p.out_type, [&](auto type) {
     using Out = decltype(type);
     constexpr int kPitch = ResultPitch(kTile.cols);
     auto* results = reinterpret_cast<StoredInShared<Parts, Out>*>(shared.results);
