@@ -170,7 +170,6 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {.rows = 256, .cols = 64, .stages = 5, .ctas_per_sm = 2, .halo = true},
     {.rows = 256, .cols = 96, .stages = 4, .halo = true},
     {.rows = 256, .cols = 128, .stages = 4, .halo = true},
-    {.rows = 128, .cols = 256, .stages = 4, .halo = true},
     {.rows = 64, .cols = 64, .stages = 5, .ctas_per_sm = 2, .cluster_split = 8},
     {.rows = 128, .cols = 256, .stages = 4},
     {.rows = 384, .cols = 128, .stages = 3, .has_conv = false},
