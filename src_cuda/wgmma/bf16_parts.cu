@@ -1,4 +1,4 @@
-// Splits an operand of float32 into parts of bfloat16, see bf16x6.cuh.
+// Splits the other operand of float32 into parts of bfloat16, see bf16x6.cuh.
 #include <algorithm>
 #include <cstdint>
 
@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads) BF16PartsKernel(const float4* operan
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < vectors; i += gridDim.x * int64_t{kThreads}) {
     const float4 four = operand[i];
     uint32_t one[kBF16Parts], two[kBF16Parts];
-    SplitPair(four.x, four.y, one);
-    SplitPair(four.z, four.w, two);
+    SplitPair<true>(four.x, four.y, one);
+    SplitPair<true>(four.z, four.w, two);
 #pragma unroll
     for (int part = 0; part < kBF16Parts; ++part) parts[part * vectors + i] = {one[part], two[part]};
   }

@@ -3,7 +3,8 @@
 // With x = x1 + x2 + x3, each part the rest rounded to 8 bits, x * w is x1 w1 + x1 w2 + x2 w1 + x2 w2 + x1 w3 + x3 w1
 // but for 2^-24 of it, mostly less than 2^-26 (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
 // intelligence datatype for higher-precision computations", ARITH 2019). Tensor cores truncate when they add. So the
-// sums of a step of K begin at zero and are added to the others by CUDA cores, which round.
+// sums of a step of K begin at zero and are added to the others by CUDA cores, which round. What truncation takes on
+// average, the other operand's third part has more.
 //
 // The source is float32 in shared memory. A warpgroup splits it in registers, so that nothing more is read. The other
 // operand, which all warpgroups read, is split by a kernel before: into arrays, one behind the other.
@@ -42,7 +43,14 @@ constexpr BF16Product ProductOf(int i) {
   return kProducts[i];
 }
 
-// Two neighbours' parts, in a word each.
+// What truncation takes of a step's sum on average: its last two multiplications are those of the largest products, and
+// cut off half a unit each, of half the sum and of all of it. It is less than a unit, so that products by one are
+// exact.
+inline constexpr float kTruncated = 0x1.ep-25f;
+
+// Two neighbours' parts, in a word each. kMakesUp: for what truncation takes. Only numbers with a third part do:
+// sums of integers of 16 bits stay exact.
+template <bool kMakesUp = false>
 __device__ __forceinline__ void SplitPair(float one, float two, uint32_t (&parts)[kBF16Parts]) {
   constexpr float kMost = 0x1.fep127f;  // the largest bfloat16: what is greater is not rounded to infinity
   const auto clamp = [](float x) { return fminf(fmaxf(x, -kMost), kMost); };
@@ -52,6 +60,10 @@ __device__ __forceinline__ void SplitPair(float one, float two, uint32_t (&parts
   rest[0] -= FirstOfBF16(finite), rest[1] -= SecondOfBF16(finite);
   const uint32_t second = RoundPair<__nv_bfloat16>(rest[0], rest[1]);
   rest[0] -= FirstOfBF16(second), rest[1] -= SecondOfBF16(second);
+  if constexpr (kMakesUp) {
+    if (rest[0] != 0) rest[0] += kTruncated * one;
+    if (rest[1] != 0) rest[1] += kTruncated * two;
+  }
   parts[kFirst] =
       RoundPair<__nv_bfloat16>(is_finite[0] ? FirstOfBF16(finite) : one, is_finite[1] ? SecondOfBF16(finite) : two);
   parts[kSecond] = second;
