@@ -161,8 +161,8 @@ def fused_conv_general_dilated(
         has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: where
-        devices add up their parts of the sums; on a GPU int8 results of floats, float8_e5m2 results, those of
-        float8_e4m3fn that Hopper's `wgmma` does not compute, and a residual of another dtype than the result.
+        devices add up their parts of the sums; on a GPU int8 results of floats, those of float8 that Hopper's
+        `wgmma` does not compute, and a residual with numbers that the result's dtype lacks.
 
     Returns:
       The result, of the convolution's shape and of out_dtype.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from jax import Array
 from jax.interpreters import mlir
 
@@ -15,6 +16,7 @@ from jaxconv.fused.call import BY_LAX, Call
 from jaxconv.lowering import decide, lower_split, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, Lax, constraint_of
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.wider import holds
 from jaxconv.sharding.block import End
 from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
 from jaxconv.tuning.file import NOTHING, Tuning
@@ -39,10 +41,10 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any], tuning: Tuning
     if isinstance(plan, Lax):
         return call._replace(implementation=BY_LAX).decomposed
     by_kernel = ffi.convolution(plan, problem, call.epilogue.for_kernels)
-    dtype = call.epilogue.number_dtype(problem)
+    dtype, like_result = call.epilogue.number_dtype(problem), _read_as(platform, call, avals) or {}
 
     def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
-        numbers = {name: x if name in LIKE_RESULT else x.astype(dtype) for name, x in call.named(operands).items()}
+        numbers = {name: x.astype(like_result.get(name, dtype)) for name, x in call.named(operands).items()}
         return by_kernel(lhs.astype(problem.lhs_dtype), rhs.astype(problem.rhs_dtype), *call.in_order(numbers))
 
     return compute
@@ -56,21 +58,27 @@ def planned(
     problem = call.epilogue.ended(call.problem)
     constraint = constraint_of(call.implementation)
     seen = seen_by_kernels("conv", platform, problem, constraint, call.epilogue_kind).problem
-    if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(platform, call, avals):
+    if problem.periodic or seen.out_dtype != problem.out_dtype or _read_as(platform, call, avals) is None:
         return problem, None
     plan = decide("conv", platform, seen, call.implementation, tuning, call.epilogue_kind).plan
     return seen, None if isinstance(plan, ConvPlan) and not ends_with(plan, seen) else plan
 
 
-def _has_native_residual(platform: str | None, call: Call, avals: Sequence[Any]) -> bool:
-    """Whether kernels can read the residual, if there is one: on a GPU in the result's type, on a host in any that the
-    epilogue's numbers hold."""
-    named = zip(call.epilogue.operands, avals[2:], strict=True)
-    dtypes = [aval.dtype for name, aval in named if name in LIKE_RESULT]
-    if platform == "cpu":
-        numbers = call.epilogue.number_dtype(call.problem)
-        return all(planning.adds_residual_on_host(dtype.name, numbers.name) for dtype in dtypes)
-    return all(dtype == call.epilogue.out_dtype for dtype in dtypes)
+def _read_as(platform: str | None, call: Call, avals: Sequence[Any]) -> dict[str, np.dtype] | None:
+    """Operands like the result, and the dtypes that kernels read them in: on a GPU the result's, on a host any that the
+    epilogue's numbers hold. None if these lack some of an operand's numbers."""
+    found = {}
+    for name, aval in zip(call.epilogue.operands, avals[2:], strict=True):
+        if name not in LIKE_RESULT:
+            continue
+        if platform == "cpu":
+            numbers = call.epilogue.number_dtype(call.problem)
+            found[name], is_read = aval.dtype, planning.adds_residual_on_host(aval.dtype.name, numbers.name)
+        else:
+            found[name], is_read = call.epilogue.out_dtype, holds(call.epilogue.out_dtype, aval.dtype)
+        if not is_read:
+            return None
+    return found
 
 
 def ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:

@@ -27,6 +27,18 @@ def wider_dtype(a: np.dtype, b: np.dtype) -> np.dtype:
     return max(a, b, key=lambda dtype: dtype.itemsize)
 
 
+def holds(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Whether a floating dtype or int8 has every number of another one."""
+    if wide in (narrow, INT8):
+        return wide == narrow
+    of_wide = jnp.finfo(wide)
+    if narrow == INT8:
+        return bool(of_wide.nmant >= 7 and of_wide.max >= 128)
+    of_narrow = jnp.finfo(narrow)
+    has_range = of_wide.max >= of_narrow.max and of_wide.smallest_subnormal <= of_narrow.smallest_subnormal
+    return bool(of_wide.nmant >= of_narrow.nmant and has_range)
+
+
 def has_float8(problem: ConvProblem) -> bool:
     return not FLOAT8.isdisjoint(map(problem.dtype, ROLES))
 

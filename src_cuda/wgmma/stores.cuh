@@ -263,8 +263,7 @@ class WgmmaStores {
     } else if constexpr (sizeof(Stored) == 2) {
       ptx::StoreIf(condition, to, RoundedPair(Result(first), Result(second)));
     } else {
-      const Pack<T, 2> pair{RoundTo<T>(Result(first)), RoundTo<T>(Result(second))};
-      ptx::StoreIf(condition, to, *reinterpret_cast<const uint16_t*>(&pair));
+      ptx::StoreIf(condition, to, PairOfBytes(Result(first), Result(second)));
     }
   }
 
@@ -286,6 +285,19 @@ class WgmmaStores {
   __device__ __forceinline__ uint32_t RoundedPair(float first, float second) const {
     const bool is_bf16 = kTakesAnyFloat ? params_.out_type == DType::kBF16 : std::is_same_v<T, __nv_bfloat16>;
     return is_bf16 ? RoundPair<__nv_bfloat16>(first, second) : RoundPair<__half>(first, second);
+  }
+
+  // The same to 8 bits. TMA stores one kind of float8; the other one is rounded here.
+  __device__ __forceinline__ uint16_t PairOfBytes(float first, float second) const {
+    if constexpr (kIsFloat8<T>) {
+      if (params_.out_type == DType::kE5M2) return RoundPairTo<__nv_fp8_e5m2>(first, second);
+    }
+    return RoundPairTo<T>(first, second);
+  }
+  template <typename Byte>
+  static __device__ __forceinline__ uint16_t RoundPairTo(float first, float second) {
+    const Pack<Byte, 2> pair{RoundTo<Byte>(first), RoundTo<Byte>(second)};
+    return *reinterpret_cast<const uint16_t*>(&pair);
   }
 
   // A row's coordinates in the result. The row may be behind the last one.

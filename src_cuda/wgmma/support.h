@@ -22,9 +22,7 @@ inline Reason UnsupportedFloat8(const ConvProblem& p, Pass pass) {
   if (pass == Pass::kWgrad) return "weight gradients of " + Name(p.src_type);
   if (p.dst.block != 0) return kBlocks;
   if (p.filter_type != DType::kE4M3) return "a source of float8, and a filter of " + Name(p.filter_type);
-  const bool is_there = p.dst_type == DType::kE4M3 || p.dst_type == DType::kBF16 || p.dst_type == DType::kF16 ||
-                        p.dst_type == DType::kF32;
-  return is_there ? Reason() : "results of " + Name(p.dst_type);
+  return std::nullopt;
 }
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {

@@ -78,9 +78,10 @@ DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "f
 FORWARD_ALONE = {"bfloat16_to_float32", "int8_to_int32", "float8_e4m3fn_to_float32"}
 # Of bytes behind an epilogue, by the sums, or alone.
 ENDED_DTYPES = {
-    of: [f"{operand}_to_{result}" for result in (operand, "bfloat16", "float16", "float32")]
-    for of, operand in (("int8_to_int32", "int8"), ("float8_e4m3fn_to_float32", "float8_e4m3fn"))
-} | {"int8_to_int8": ["int8_to_int8"]}
+    of: [f"{operand}_to_{result}" for result in (*own, "bfloat16", "float16", "float32")]
+    for of, operand, own in (("int8_to_int32", "int8", ["int8"]),
+                             ("float8_e4m3fn_to_float32", "float8_e4m3fn", ["float8_e4m3fn", "float8_e5m2"]))
+} | {"int8_to_int8": ["int8_to_int8"]}  # fmt: skip
 HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 

@@ -176,8 +176,10 @@ def test_float8_results_are_planned_with_an_epilogue_alone(out):
         assert choice.plan is None
         assert f"results of {problem.dtype(RESULT[kind])} without an epilogue" in choice.unsupported_reason()
         assert choose("cpu", kind, problem).plan is not None
-    ended = choose("cuda", *of_passes["fprop"], epilogue_kind=EpilogueKind.PLAIN)
-    assert (ended.plan is not None) == (out == FLOAT8[0])  # no kernel rounds to the other one
+    plan_of = lambda kind: choose("cuda", *of_passes["fprop"], epilogue_kind=kind).plan
+    assert plan_of(EpilogueKind.PLAIN) is not None
+    with_residual = plan_of(EpilogueKind.RESIDUAL)  # TMA brings one kind of float8: of the other, split-K's kernel does
+    assert out == FLOAT8[0] or with_residual is None or with_residual.settings["split"] > 1
 
 
 @pytest.mark.parametrize("out", ["float32", "float16"])

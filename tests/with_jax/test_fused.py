@@ -416,7 +416,7 @@ def test_one_call_has_all_of_it(name, dtype, activation, implementation):
 
 
 @pytest.mark.parametrize("more, residual", [
-    (dict(out_dtype="int8"), None), (dict(out_dtype="float16"), None), (dict(), "float16"),
+    (dict(out_dtype="int8"), None), (dict(out_dtype="float16"), None), (dict(), "float16"), (dict(), "float32"),
     (dict(out_dtype="float8_e5m2", out_scale=2.0), None),
 ])  # fmt: skip
 def test_what_no_kernel_of_a_gpu_ends_with(more, residual, implementation):
@@ -425,6 +425,19 @@ def test_what_no_kernel_of_a_gpu_ends_with(more, residual, implementation):
     hlo = jax.jit(case.ours(implementation, **more)).lower(*case.arrays("bfloat16", residual)).compile().as_text()
     assert custom_calls(hlo) == {"conv": 1}
     assert (set(opcodes(hlo)) <= CALLS_ALONE) == (implementation == "cpu")
+
+
+@pytest.mark.parametrize("dtype, residual", [
+    ("bfloat16", "int8"), ("bfloat16", "float8_e5m2"), ("float16", "float8_e4m3fn"), ("float32", "bfloat16"),
+])  # fmt: skip
+def test_a_residual_whose_numbers_the_result_has(dtype, residual, implementation):
+    """A GPU's kernel adds it, as the result's dtype; a host's as it is."""
+    case = CASES["dense"]
+    arrays = case.arrays(dtype, residual)
+    program = jax.jit(case.ours(Constraint(platform=implementation, transform=())))
+    found = opcodes(program.lower(*arrays).compile().as_text())
+    assert "add" not in found and ("convert" in found) == (implementation == "cuda")
+    np.testing.assert_array_equal(program(*arrays), expected_in(case, arrays, dtype))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
