@@ -175,7 +175,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
 
 def wgrad_and_sums(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], tuple[Array, Array]]:
     """The custom call of a wgrad that also gives the sums of its cotangent over positions, by channels."""
-    call, rows = _call(plan, problem), plan.gradient_sum_rows
+    call, rows = _call(plan, problem), plan.gradient_sum_rows(problem)
     channels = problem.groups * problem.out_channels
 
     def compute(lhs: Array, out: Array) -> tuple[Array, Array]:

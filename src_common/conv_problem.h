@@ -16,7 +16,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 // The format of custom calls: the columns of the offset tables, the attributes and the families' settings. Increase it
 // when a column or a name's meaning changes. A new name needs no other format: an older version refuses it by itself.
 // Compiled programs of another format are refused.
-inline constexpr int64_t kFormat = 10;
+inline constexpr int64_t kFormat = 11;
 
 // Coordinates in an image are less: kernels add them to that of a point outside of it, which is -2^30.
 inline constexpr int32_t kCoordinateLimit = 1 << 30;

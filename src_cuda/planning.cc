@@ -109,6 +109,13 @@ int64_t WorkspaceBytes(const Product& product, const Device& device, const std::
   return Family(product, device).WorkspaceBytes(SettingsOf<typename Family::Settings>(tile, named));
 }
 
+// Only a family whose weight gradients give such sums has them.
+template <typename Family>
+int64_t GradientSumRowsOf(const Product& product, const Device& device, const std::string& tile,
+                          const NamedSettings& named) {
+  return Family(product, device).GradientSumRows(SettingsOf<typename Family::Settings>(tile, named));
+}
+
 template <typename Family>
 int64_t FitDigestOf(const Array& src, const Array& filter, const Array& dst, const Sizes& window_strides,
                     const Sizes& padding_low, const Sizes& lhs_dilation, const Sizes& rhs_dilation, int64_t groups,
@@ -129,6 +136,10 @@ void Bind(nb::module_& module) {
         nb::arg("tile").none(), nb::arg("is_named"));
   m.def("workspace_bytes", &WorkspaceBytes<Family>, nb::arg("product"), nb::arg("device"), nb::arg("tile"),
         nb::arg("settings"));
+  if constexpr (requires { &Family::GradientSumRows; }) {
+    m.def("gradient_sum_rows", &GradientSumRowsOf<Family>, nb::arg("product"), nb::arg("device"), nb::arg("tile"),
+          nb::arg("settings"));
+  }
   m.def("fit_digest", &FitDigestOf<Family>, nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
         nb::arg("window_strides"), nb::arg("padding_low"), nb::arg("lhs_dilation"), nb::arg("rhs_dilation"),
         nb::arg("groups"), nb::arg("src_batch_grouped"), nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"),

@@ -77,6 +77,10 @@ class NativeFamily:
         first = max(need(n) - (n - 1) * image for n in (1, MANY_IMAGES))
         return first + (product.problem.batch - 1) * image
 
+    def gradient_sum_rows(self, tile: str | None, settings: Settings, product: Product, device: Device) -> int:
+        """Of a wgrad that also sums its cotangent over positions: rows that its workspace begins with."""
+        return self._native.gradient_sum_rows(native(product), _native_device(device), tile, dict(settings))
+
 
 @lru_cache(maxsize=64)
 def _native_device(device: Device) -> planning.Device:

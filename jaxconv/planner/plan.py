@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES, Family
+from jaxconv.planner.native import NativeFamily
 from jaxconv.problem import ConvProblem, Dim
 from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform, apply
@@ -117,10 +118,11 @@ class ConvPlan:
         """The operands that are rows of neighbours."""
         return tuple(name for name in ("rows_before", "rows_after") if self.settings.get(name))
 
-    @property
-    def gradient_sum_rows(self) -> int:
-        """Rows of sums that the workspace begins with, to be added; 0: the kernel gives none."""
-        return self.settings["split"] * self.settings["gradient_sums"] if self.settings.get("gradient_sums") else 0
+    def gradient_sum_rows(self, problem: ConvProblem) -> int:
+        """Rows of sums that the workspace begins with, to be added."""
+        family = self._family
+        assert isinstance(family, NativeFamily), "a host has no such kernels"
+        return family.gradient_sum_rows(self.tile, self.settings, Product(self.kind, problem), TYPICAL_DEVICE)
 
     @property
     def constraint(self) -> Constraint:

@@ -166,7 +166,7 @@ void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* pa
 void SetGradientSums(const ConvCall& given, const WgmmaSettings& s, int64_t group, WgmmaParams* params) {
   if (s.gradient_sums == 0) return;
   const ConvProblem& p = given.problem;
-  params->gradient_row_tiles = static_cast<int32_t>(s.gradient_sums);
+  params->gradient_row_tiles = static_cast<int32_t>(WgradRowTiles(p, s));
   params->gradient_channels = static_cast<int32_t>(p.groups * p.out_channels);
   params->gradient_sums = static_cast<float*>(given.workspace) + group * p.out_channels;
 }
@@ -307,7 +307,8 @@ cudaError_t LaunchWithoutWgmma(const ConvCall& given, const WgmmaSettings& s, cu
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
   if (s.gradient_sums) {
     auto* const sums = static_cast<float*>(given.workspace);
-    if (const cudaError_t status = EnqueueGradientSums(given, GradientSumRows(s), sums, stream)) return status;
+    const int64_t rows = GradientSumRows(given.problem, s);
+    if (const cudaError_t status = EnqueueGradientSums(given, rows, sums, stream)) return status;
   }
   const ConvCall call = BehindSums(given, s);
   return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);

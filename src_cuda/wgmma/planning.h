@@ -70,9 +70,6 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     WgmmaSettings extra = im2col_;
     extra.tile = s.tile, extra.split = s.split;
     extra.gradient_sums = requested.Find("gradient_sums").value_or(0);
-    const WgmmaTile& tile = kTiles[s.tile];
-    const bool has_row_tiles = IsWgrad() && tile.HasWgrad(all_.conv.src_type) && (!tile.halo || extra.taps_w > 0);
-    if (extra.gradient_sums && has_row_tiles) extra.gradient_sums = WgradRowTiles(product_.conv, extra);
     extra.rows_before = requested.Find("rows_before").value_or(0);
     extra.rows_after = requested.Find("rows_after").value_or(0);
     wgmma::FindRows(all_, &extra);
@@ -97,6 +94,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     }
     return splits;
   }
+
+  int64_t GradientSumRows(const WgmmaSettings& s) const { return jaxconv::GradientSumRows(all_.conv, s); }
 
   int64_t Blocks(const WgmmaSettings& s) const { return WorkTilesOf(s) * CtasOfCluster(s); }
 

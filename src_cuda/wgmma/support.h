@@ -265,7 +265,7 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
 // For sums of the gradient. Row tiles share out its steps, so they are to have the same ones.
 inline Reason UnsupportedGradientSums(const ConvProblem& p, const WgmmaSettings& s) {
   if (s.gradient_sums == 0) return std::nullopt;
-  if (s.gradient_sums != WgradRowTiles(p, s)) return "another number of sums of a gradient";
+  if (s.gradient_sums != 1) return "another number of sums of a gradient";
   if (TraitsOf(p.dst_type).bytes != 2) return "sums of a gradient of " + Name(p.dst_type);
   if (p.class_count != 1) return "sums of a gradient in residue classes";
   return LeavesOutSteps(p, s) ? Reason("sums of a gradient whose steps are left out") : std::nullopt;

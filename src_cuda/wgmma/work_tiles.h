@@ -32,20 +32,8 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
   return p.groups * (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
-// Rows of GradientSums: of each slice and row tile. Each has all output channels.
-inline int64_t GradientSumRows(const WgmmaSettings& s) { return s.split * s.gradient_sums; }
-inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
-  return GradientSumRows(s) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
-}
-
-// The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the
-// batch, without gaps between them.
 inline int64_t PartsBytes(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
   return tile.bf16x6 ? SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes : 0;
-}
-inline size_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return GradientSumBytes(p, s) + PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
 }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
@@ -157,6 +145,21 @@ inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
 inline int64_t WgradRowTiles(const ConvProblem& p, const WgmmaSettings& s) {
   return WgradRowClusters(p, s) * kWgmmaTiles[s.tile].row_blocks;
 }
+// Rows of GradientSums, each of all output channels: of each slice and row tile.
+inline int64_t GradientSumRows(const ConvProblem& p, const WgmmaSettings& s) {
+  return s.gradient_sums ? s.split * WgradRowTiles(p, s) : 0;
+}
+inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
+  return GradientSumRows(p, s) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
+}
+
+// The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the
+// batch, without gaps between them.
+inline size_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return GradientSumBytes(p, s) + PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
+}
+
 // Steps of K of a class.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), WgradPositions(tile, TraitsOf(p.src_type).bytes));
