@@ -65,6 +65,7 @@ inline constexpr MmaTile kMmaTiles[] = {
     {.rows = 256, .cols = 128, .depth = 64, .stages = 4, .warp_rows = 128, .wgmma = true},
     {.rows = 128, .cols = 128, .depth = 64, .stages = 3, .warp_rows = 128, .ctas_per_sm = 2, .wgmma = true},
     {.rows = 128, .cols = 64, .depth = 64, .stages = 2, .warp_rows = 128, .ctas_per_sm = 4, .wgmma = true},
+    {.rows = 128, .cols = 16, .depth = 64, .stages = 2, .warp_rows = 128, .ctas_per_sm = 5, .wgmma = true},
     {.rows = 128, .cols = 128, .depth = 32, .stages = 3, .warp_rows = 64, .warp_cols = 64, .ctas_per_sm = 2},
     {.rows = 128, .cols = 64, .depth = 32, .stages = 4, .warp_rows = 64, .warp_cols = 32, .ctas_per_sm = 2},
     {.rows = 64, .cols = 64, .depth = 32, .stages = 4, .warp_rows = 32, .warp_cols = 32, .ctas_per_sm = 3},

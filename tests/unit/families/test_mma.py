@@ -21,7 +21,7 @@ def test_an_instruction_of_hopper_is_for_hopper():
     choice = choose("cuda", kind, problem, device=device(wgmma=False))
     assert choice.plan.family == "mma" and not tile_of(choice.plan).wgmma
     reasons = [r.reason for r in choice.rejected if r.what.endswith("wgmma")]  # tiles of mma, and a family
-    assert len(reasons) == 3 + 1 and all("9.0" in reason for reason in reasons)
+    assert len(reasons) == 4 + 1 and all("9.0" in reason for reason in reasons)
 
 
 def side_by_side(lhs, rhs, stride, **more):
