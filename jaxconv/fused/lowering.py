@@ -36,12 +36,13 @@ def lower(
 def fused(platform: str | None, call: Call, avals: Sequence[Any], tuning: Tuning) -> Callable[..., Array] | None:
     """One kernel for all of it, or lax and XLA, or None. avals: of the operands."""
     problem, plan = planned(platform, call, avals, tuning)
-    if plan is None:
+    like_result = _read_as(platform, call, avals)
+    if plan is None or like_result is None:
         return None
     if isinstance(plan, Lax):
         return call._replace(implementation=BY_LAX).decomposed
     by_kernel = ffi.convolution(plan, problem, call.epilogue.for_kernels)
-    dtype, like_result = call.epilogue.number_dtype(problem), _read_as(platform, call, avals) or {}
+    dtype = call.epilogue.number_dtype(problem)
 
     def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
         numbers = {name: x.astype(like_result.get(name, dtype)) for name, x in call.named(operands).items()}

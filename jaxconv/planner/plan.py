@@ -122,7 +122,8 @@ class ConvPlan:
         """Rows of sums that the workspace begins with, to be added."""
         family = self._family
         assert isinstance(family, NativeFamily), "a host has no such kernels"
-        return family.gradient_sum_rows(self.tile, self.settings, Product(self.kind, problem), TYPICAL_DEVICE)
+        product = Product(self.kind, apply(self.transform, problem).problem)
+        return family.gradient_sum_rows(self.tile, self.settings, product, TYPICAL_DEVICE)
 
     @property
     def constraint(self) -> Constraint:

@@ -36,7 +36,12 @@ def holds(wide: np.dtype, narrow: np.dtype) -> bool:
         return bool(of_wide.nmant >= 7 and of_wide.max >= 128)
     of_narrow = jnp.finfo(narrow)
     has_range = of_wide.max >= of_narrow.max and of_wide.smallest_subnormal <= of_narrow.smallest_subnormal
-    return bool(of_wide.nmant >= of_narrow.nmant and has_range)
+    has_infinities = _has_infinities(wide) or not _has_infinities(narrow)
+    return bool(of_wide.nmant >= of_narrow.nmant and has_range and has_infinities)
+
+
+def _has_infinities(dtype: np.dtype) -> bool:
+    return bool(np.isinf(np.array(np.inf).astype(dtype)))
 
 
 def has_float8(problem: ConvProblem) -> bool:

@@ -105,8 +105,8 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
   f(Acc{});
 }
 
-// Calls f(Out{}) with the type of a conv's results: the operands' type, T, or that of sums. An epilogue gives sums of
-// int8 any type.
+// Calls f(Out{}) with the type of results: the operands' type, T, or that of sums. An epilogue rounds sums of int8 to
+// int8, or to a float of up to 32 bits. Results of other types are not planned, see MayBeResult.
 template <typename T, bool kHasEpilogue, typename F>
 __device__ __forceinline__ void WithResultType(DType type, F&& f) {
   if constexpr (std::is_same_v<T, int8_t> && kHasEpilogue) {

@@ -1,4 +1,4 @@
-// Splits the other operand of float32 into parts of bfloat16, see bf16x6.cuh.
+// Splits a filter of float32, or a weight gradient's output gradient, into parts of bfloat16: see bf16x6.cuh.
 #include <algorithm>
 #include <cstdint>
 

@@ -3,8 +3,8 @@
 // With x = x1 + x2 + x3, each part the rest rounded to 8 bits, x * w is x1 w1 + x1 w2 + x2 w1 + x2 w2 + x1 w3 + x3 w1
 // but for 2^-24 of it, mostly less than 2^-26 (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
 // intelligence datatype for higher-precision computations", ARITH 2019). Tensor cores truncate when they add. So the
-// sums of a step of K begin at zero and are added to the others by CUDA cores, which round. What truncation takes on
-// average, the other operand's third part has more.
+// sums of a step of K begin at zero and are added to the others by CUDA cores, which round. The third part of the other
+// operand is larger by what truncation takes on average.
 //
 // The source is float32 in shared memory. A warpgroup splits it in registers, so that nothing more is read. The other
 // operand, which all warpgroups read, is split by a kernel before: into arrays, one behind the other.
@@ -43,9 +43,9 @@ constexpr BF16Product ProductOf(int i) {
   return kProducts[i];
 }
 
-// What truncation takes of a step's sum on average: its last two multiplications are those of the largest products, and
-// cut off half a unit each, of half the sum and of all of it. It is less than a unit, so that products by one are
-// exact.
+// What truncation takes of a step's sum on average, as a fraction of the sum. The last two multiplications of a step
+// are those of the largest parts. Each cuts off half a unit in the last place: the first one of half of the sum, the
+// second one of all of it. The third part, rounded, keeps 0.96 of this.
 inline constexpr float kTruncated = 0x1.ep-25f;
 
 // Two neighbours' parts, in a word each. kMakesUp: for what truncation takes. Only numbers with a third part do:

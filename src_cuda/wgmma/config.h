@@ -88,7 +88,7 @@ struct WgmmaTile {
   // where channels are M. CUDA cores add each step of float8, and tensor cores wait: sharing both operands saves no
   // time. The widest tile of bytes takes longest to compile, and is planned in clusters alone.
   constexpr bool HasConv(DType type) const {
-    const bool is_widest = cols == 256 && !halo && cluster() == 1;
+    const bool is_widest = cols == 256 && cluster() == 1;
     if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
     return has_conv && (!IsByte(type) || (!swap_ab && cols % 64 == 0 && !bf16x6 && !is_widest));
   }

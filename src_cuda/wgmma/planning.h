@@ -220,13 +220,12 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   }
 
   // Blocks of K of a tile, on average: of all taps that its residue class sees. One with few channels saves a part of
-  // the multiplications that are left out, but none in halo tiles that wait for copies: those of 256 columns, and those
-  // of float32.
+  // the multiplications that are left out, but none in halo tiles of float32, which wait for copies.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const double k_blocks = KBlocks(), left_out = k_blocks - MultipliedKBlocks(tile);
     const bool is_tf32 = product_.conv.src_type == DType::kF32 && !tile.bf16x6;
-    const bool saves = !tile.halo || (tile.cols < 256 && !is_tf32);
+    const bool saves = !tile.halo || !is_tf32;
     const double saved = saves ? fitted_.few_channels * left_out : 0;
     return (static_cast<double>(product_.conv.tap_count) + TapsOfRows(s)) / ScheduledClasses(s) * (k_blocks - saved);
   }

@@ -30,7 +30,7 @@ struct WgmmaSettings {
   int64_t rows_before = 0, rows_after = 0;
   int64_t taps_before = 0, taps_after = 0;
   int64_t taps_reversed = 0;  // whether the table's first taps are those that see the rows after the image
-  int64_t gradient_sums = 0;  // of wgrad: 1 if the workspace begins with GradientSums, in GradientSumRows
+  int64_t gradient_sums = 0;  // of wgrad: 1 if the workspace begins with GradientSums, in rows
 
   int64_t corner(int d) const { return d == 0 ? corner_d : d == 1 ? corner_h : corner_w; }
   int64_t reach(int d) const { return d == 0 ? reach_d : d == 1 ? reach_h : reach_w; }

@@ -274,4 +274,4 @@ def test_the_call_of_a_gpu_sums_for_the_bias(cuda_kernels, more, has_sums, dtype
     (call,) = (line for line in lowered.as_text().splitlines() if "@jaxconv_wgrad(" in line)
     names = call.partition("setting_names = ")[2].split('"')[1].split()
     numbers = [int(n) for n in call.partition("settings = dense<[")[2].partition("]")[0].split(",")]
-    assert (dict(zip(names, numbers, strict=True))["gradient_sums"] > 0) == (has_sums and dtype == "bfloat16")
+    assert (dict(zip(names, numbers, strict=True))["gradient_sums"] == 1) == (has_sums and dtype == "bfloat16")
