@@ -31,11 +31,11 @@ def at_highest(tile, **asked):
 def test_errors_of_sums(layer, data):
     """In 2^-24 of the sum of the products' magnitudes; and beside CUDA cores, which round where others truncate."""
     of = lambda family: errors(functools.partial(jaxconv.conv2d, implementation=family), layer, data)
-    of_simt = of("simt")
+    # simt's split depends on the GPU, and so do its errors. In 1x1 layers the largest ones are near to each other.
+    most, of_simt = 1.1 if layer.startswith("1x1") else 1.0, of("simt")
     for which, (largest, mean) in of("wgmma").items():
         assert largest < 8 and mean < 1
-        # simt's split depends on the GPU, and so do its errors: of a million the largest differs more than the mean.
-        assert largest <= 1.1 * of_simt[which][0] and mean <= of_simt[which][1], which
+        assert largest <= most * of_simt[which][0] and mean <= of_simt[which][1], which
 
 
 def kinds_of(values):
