@@ -45,10 +45,25 @@ constexpr BF16Product ProductOf(int i) {
 
 // What truncation takes of a step's sum on average, as a fraction of the sum. The last two multiplications of a step
 // are those of the largest parts. Each cuts off half a unit in the last place: the first one of half of the sum, the
-// second one of all of it. The third part, rounded, keeps 0.96 of this.
-inline constexpr float kTruncated = 0x1.ep-25f;
+// second one of all of it.
+inline constexpr float kTruncated = 0x1.fcp-25f;
 
-// Two neighbours' parts, in a word each. kMakesUp: for what truncation takes. Only numbers with a third part do:
+// A number's power of two.
+__device__ __forceinline__ float PowerOf(float x) { return __uint_as_float(__float_as_uint(x) & 0x7f800000); }
+
+// The third part of x, a bfloat16, larger by what makes up for truncation. x times one stays exact: x is raised by less
+// than a unit in its last place, and the part is rounded against the sign of x. Where the smaller parts have the other
+// sign, tensor cores cut them off two bits behind the last place of the first part, so what is left of the unit counts.
+__device__ __forceinline__ float RaisedThird(float x, float first, float second, float third) {
+  if (third == 0) return third;
+  const float unit = PowerOf(x) * 0x1p-23f, cut_off = PowerOf(first) * 0x1p-25f, by = fabsf(kTruncated * x);
+  const bool is_opposite = signbit(second + third) != signbit(x);
+  const float raised = third + copysignf(is_opposite ? fminf(by, unit - cut_off) : by, x);
+  const uint32_t bits = __float_as_uint(raised), last_bits = signbit(raised) != signbit(x) ? 0xffff : 0;
+  return __uint_as_float((bits + last_bits) & 0xffff0000);
+}
+
+// Two neighbours' parts, in a word each. kMakesUp: for what truncation takes. Only numbers with a third part do, so
 // sums of integers of 16 bits stay exact.
 template <bool kMakesUp = false>
 __device__ __forceinline__ void SplitPair(float one, float two, uint32_t (&parts)[kBF16Parts]) {
@@ -61,8 +76,8 @@ __device__ __forceinline__ void SplitPair(float one, float two, uint32_t (&parts
   const uint32_t second = RoundPair<__nv_bfloat16>(rest[0], rest[1]);
   rest[0] -= FirstOfBF16(second), rest[1] -= SecondOfBF16(second);
   if constexpr (kMakesUp) {
-    if (rest[0] != 0) rest[0] += kTruncated * one;
-    if (rest[1] != 0) rest[1] += kTruncated * two;
+    rest[0] = RaisedThird(one, FirstOfBF16(finite), FirstOfBF16(second), rest[0]);
+    rest[1] = RaisedThird(two, SecondOfBF16(finite), SecondOfBF16(second), rest[1]);
   }
   parts[kFirst] =
       RoundPair<__nv_bfloat16>(is_finite[0] ? FirstOfBF16(finite) : one, is_finite[1] ? SecondOfBF16(finite) : two);

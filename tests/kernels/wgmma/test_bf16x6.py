@@ -38,6 +38,24 @@ def test_errors_of_sums(layer, data):
         assert largest <= most * of_simt[which][0] and mean <= of_simt[which][1], which
 
 
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.name.replace(" ", "_"))
+def test_a_number_times_one_is_exact(tile):
+    """Though its third part makes up for what truncation takes of sums. Halo tiles are for several taps."""
+    rng = np.random.default_rng(0)
+    side = 3 if tile.halo else 1
+    numbers = (rng.standard_normal((64, 72)) * 10 ** rng.uniform(-6, 6, (64, 72))).astype("float32")
+    w = np.zeros((side, side, 64, 72), "float32")
+    w[side // 2, side // 2] = numbers
+    x, g = np.eye(64, dtype="float32").reshape(1, 8, 8, 64), np.eye(72, dtype="float32").reshape(1, 9, 8, 72)
+    of_tile = at_highest(tile)
+    np.testing.assert_array_equal(jax.jit(of_tile)(x, w).reshape(64, 72), numbers)
+    dx = jax.jit(PASSES["dgrad"](of_tile))(np.zeros((1, 9, 8, 64), "float32"), w, g)
+    np.testing.assert_array_equal(dx.reshape(72, 64), numbers.T)
+    if tile.has_float32_wgrad:
+        dw = jax.jit(PASSES["wgrad"](of_tile))(x, w, numbers.reshape(1, 8, 8, 72))
+        np.testing.assert_array_equal(dw[side // 2, side // 2], numbers)
+
+
 def kinds_of(values):
     """Of each number: finite, NaN, or which infinity."""
     values = np.asarray(values)
