@@ -63,15 +63,15 @@ Candidate Consider(const Family& family, int64_t tile, const Requested& requeste
   Candidate best{Family::Settings::kTiles[tile].name(), UnknownSetting<Family>(requested), 0, {}};
   if (best.reason) return best;
   const auto all = family.Candidates(tile, requested);
-  if ((best.reason = family.UnsupportedReason(all.front()))) return best;
-  const auto* least = &all.front();
-  best.seconds = family.Seconds(*least);
+  const typename Family::Settings* least = nullptr;
   for (const auto& settings : all) {
-    if (const double seconds = family.Seconds(settings); seconds < best.seconds) {
+    if (Reason why = family.UnsupportedReason(settings)) {
+      if (!best.reason) best.reason = why;
+    } else if (const double seconds = family.Seconds(settings); !least || seconds < best.seconds) {
       best.seconds = seconds, least = &settings;
     }
   }
-  best.settings = Named(*least);
+  if (least) best.reason = std::nullopt, best.settings = Named(*least);
   return best;
 }
 

@@ -36,11 +36,13 @@ __device__ __forceinline__ T RoundTo(Sum result) {
   return static_cast<T>(result);
 }
 
-// Two sums, rounded to 16 bits and packed into one register.
+// Two sums, rounded to 16 or 8 bits each and packed.
 template <typename T>
-__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
-  const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
-  return *reinterpret_cast<const uint32_t*>(&pair);
+using PairBits = std::conditional_t<sizeof(T) == 1, uint16_t, uint32_t>;
+template <typename T>
+__device__ __forceinline__ PairBits<T> RoundPair(float first, float second) {
+  const Pack<T, 2> pair{RoundTo<T>(first), RoundTo<T>(second)};
+  return *reinterpret_cast<const PairBits<T>*>(&pair);
 }
 
 // The numbers of two bfloat16 in a register, the first in its low half: one instruction each.
@@ -106,12 +108,16 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
 }
 
 // Calls f(Out{}) with the type of results: the operands' type, T, or that of sums. An epilogue rounds sums of int8 to
-// int8, or to a float of up to 32 bits. Results of other types are not planned, see MayBeResult.
-template <typename T, bool kHasEpilogue, typename F>
+// int8, or to a float of up to 32 bits; in kernels with kToInt8 other sums to int8, too. The rules of families refuse
+// other types, see UnsupportedOperands.
+template <typename T, bool kHasEpilogue, bool kToInt8 = false, typename F>
 __device__ __forceinline__ void WithResultType(DType type, F&& f) {
   if constexpr (std::is_same_v<T, int8_t> && kHasEpilogue) {
     WithType<float, false, true>(type, f);
   } else {
+    if constexpr (kToInt8 && kHasEpilogue) {
+      if (type == DType::kS8) return f(int8_t{});
+    }
     if constexpr (kTraits<T>.bytes == 2) {
       if (type != DType::kF32) return f(T{});
     }

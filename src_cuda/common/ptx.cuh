@@ -207,6 +207,13 @@ __device__ __forceinline__ uint32_t PackInt8(const float (&four)[4]) {
   return packed;
 }
 
+// For each of four bytes its highest bit, eight times.
+__device__ __forceinline__ uint32_t SignsOf(uint32_t four) {
+  uint32_t signs;
+  asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(signs) : "r"(four));
+  return signs;
+}
+
 // Stores two bytes to shared memory, and loads them.
 __device__ __forceinline__ void StoreHalf(uint32_t address, uint16_t half) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(half) : "memory");

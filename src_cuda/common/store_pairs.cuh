@@ -15,8 +15,7 @@ __device__ __forceinline__ void StorePairs(const Sum (&sum)[kBlocks][4], Out* fi
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Out* to = first + row(half, lane / 4) * pitch + j * 8 + lane % 4 * 2;
-      *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum[j][2 * half]),
-                                              static_cast<Out>(sum[j][2 * half + 1])};
+      *reinterpret_cast<Pack<Out, 2>*>(to) = {RoundTo<Out>(sum[j][2 * half]), RoundTo<Out>(sum[j][2 * half + 1])};
     }
   }
 }

@@ -24,12 +24,12 @@ auto WithSumType(const ConvProblem& p, F&& f) {
   }
 }
 
+// Whether results are int8, and operands are not.
+inline bool RoundsFloatsToInt8(const ConvProblem& p) { return p.dst_type == DType::kS8 && !IsInteger(p.src_type); }
+
 inline constexpr const char* kBlocks = "results with channels in blocks";
 
-// What kernels on tensor cores round float32 to.
-inline bool IsResultOfFloats(DType type) { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
-
-// For kernels on tensor cores: operands of one type, and float32 sums.
+// For kernels on tensor cores: operands of one type, and float32 sums. Results are of either type.
 inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   if (p.src_type != RhsType(p, pass)) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
@@ -37,7 +37,8 @@ inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   if (TraitsOf(p.src_type).sums != DType::kF32) return "operands of " + Name(p.src_type);
   if (p.dst.block != 0) return kBlocks;
   if (SumType(p) != DType::kF32) return "sums in " + Name(SumType(p));
-  return pass == Pass::kConv && !IsResultOfFloats(p.dst_type) ? Reason("results of " + Name(p.dst_type)) : std::nullopt;
+  const DType result = ResultType(p, pass);
+  return result == p.src_type || result == DType::kF32 ? std::nullopt : Reason("results of " + Name(result));
 }
 
 // For convs of int8 on tensor cores. Sums are int32, and results, through an epilogue, of other types.
@@ -46,8 +47,8 @@ inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
   if (p.filter_type != p.src_type) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
   }
-  return IsInteger(p.dst_type) || IsResultOfFloats(p.dst_type) ? std::nullopt
-                                                               : Reason("results of " + Name(p.dst_type));
+  const bool is_float = TraitsOf(p.dst_type).sums == DType::kF32 && !IsFloat8(p.dst_type);
+  return IsInteger(p.dst_type) || is_float ? std::nullopt : Reason("results of " + Name(p.dst_type));
 }
 
 // For those whose operands have 16 bits.

@@ -54,6 +54,9 @@ struct DirectTile {
   constexpr bool of_floats() const { return operands == DirectOperands::kFloats; }
   constexpr bool of_halves() const { return operands == DirectOperands::kHalves; }
   constexpr bool has_wgrad() const { return of_halves(); }
+  // Whether a conv also rounds sums of bfloat16 to int8: those of the first layer, of few channels, of a network in
+  // int8.
+  constexpr bool rounds_to_int8() const { return packed > 0; }
   // The operands' type, or one of two that have 16 bits.
   constexpr DType type() const { return of_bytes() ? DType::kS8 : of_floats() ? DType::kF32 : DType::kBF16; }
   constexpr bool IsFor(DType dtype) const { return dtype == type() || (of_halves() && dtype == DType::kF16); }

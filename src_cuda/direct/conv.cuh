@@ -150,13 +150,13 @@ class DirectSums {
     EndSums([&] { ScaleSums(epilogue, first_col_, dst_count, sum_, results); },
             [&] {
               if (!epilogue.HasResidual()) return;
-              WithResultType<T, true>(p.out_type, [&](auto type) {
+              WithResultType<T, true, kRoundsToInt8<T, kTile>>(p.out_type, [&](auto type) {
                 AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results);
               });
             },
             [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); },
             [&] {
-              if constexpr (kTile.of_bytes()) {
+              if constexpr (kTile.of_bytes() || kRoundsToInt8<T, kTile>) {
                 if (p.out_type == DType::kS8) ScaleResults(epilogue, first_col_, dst_count, results);
               }
             });
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const auto compute = [&](auto type) {
         streaming.template Compute<decltype(type)>(p, block.channels, end, epilogue, rows);
       };
-      WithResultType<T, kHasEpilogue>(p.out_type, compute);
+      WithResultType<T, kHasEpilogue, kRoundsToInt8<T, kTile>>(p.out_type, compute);
       if (!kStagesRows) read.Release();
     }
   } else {
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const TileEnd end(p, block, block.CoordOf(p, tile));
       sums.End(p, shared, end, epilogue, block.channels.dst_count);
       using Sum = SumOf<T>;
-      WithResultType<T, kHasEpilogue>(p.out_type, [&](auto type) {
+      WithResultType<T, kHasEpilogue, kRoundsToInt8<T, kTile>>(p.out_type, [&](auto type) {
         using Out = decltype(type);
         using Result = typename EpilogueOf<Sum, kHasEpilogue>::Result;
         Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);

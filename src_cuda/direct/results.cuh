@@ -14,6 +14,10 @@
 
 namespace jaxconv {
 
+// Whether a tile's kernels also have results of int8 from operands of type T, which is none of one byte.
+template <typename T, DirectTile kTile>
+inline constexpr bool kRoundsToInt8 = std::is_same_v<T, __nv_bfloat16> && kTile.rounds_to_int8();
+
 // The first of the lane's two output channels in a block of eight, of those from `first` on. Lanes without channels get
 // the last two that exist: they may read the epilogue's operands, and need no branch.
 template <typename Sum>

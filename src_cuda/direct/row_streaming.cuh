@@ -149,11 +149,8 @@ class RowStreaming {
     Rounded<Out> rounded;
     const std::conditional_t<kFours && kHasEpilogue, EpilogueOfFour<Sum, Out>, NoEpilogue> epilogue_of_four(
         p.epilogue, channels.dst + FirstOfFour(channels.dst_count));
-    PairScales<Sum> scales[kBlocks];
-    if constexpr (kHasEpilogue && kHoldsScales) {
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) scales[j].Load(epilogue, LaneChannel<Sum>(first_col_, j, first_col_ + cols_));
-    }
+    HeldScales<Out> scales;
+    if constexpr (kHasEpilogue && kHoldsScales) scales.Load(epilogue, first_col_, first_col_ + cols_);
     const auto round = [&] {
       if constexpr (kFours) {
         RoundFours<Out, kHasEpilogue>(epilogue_of_four, end.to, ends, rounded);
@@ -319,31 +316,57 @@ class RowStreaming {
   }
 
   // A lane's results of a row: two positions of each block of 16, pairs of channels of each block of eight. With two
-  // blocks of 16-bit results a lane exchanges one pair with its neighbour, and has four channels: four lanes store a
-  // sector of memory. Of int8, it has four channels of the two blocks.
+  // blocks of results of up to 16 bits a lane exchanges one pair with its neighbour, and has four channels: four lanes
+  // store a sector of memory. Of int8, it has four channels of the two blocks.
   template <typename Out>
   struct Rounded {
     std::conditional_t<kFours, Pack<uint32_t, kTraits<Out>.bytes>, Pack<Out, 2>> pairs[kPositions][2]
                                                                                       [kFours ? 1 : kBlocks];
   };
   template <typename Out>
-  static constexpr bool kExchanges = !kFours && kBlocks == 2 && kTraits<Out>.bytes == 2;
+  static constexpr bool kExchanges = !kFours && kBlocks == 2 && kTraits<Out>.bytes <= 2;
 
   // The first of a lane's four channels. Lanes without channels get the last four that exist.
   __device__ __forceinline__ int32_t FirstOfFour(int32_t count) const {
     return min(first_col_ + static_cast<int32_t>(threadIdx.x % 4) * 4, count - 4);
   }
+  // Scale, bias, and that of results of one byte, of a lane's channels.
+  template <typename Out>
+  struct HeldScales {
+    PairScales<Sum> of_sums[kBlocks];
+    float of_bytes[kBlocks][2];
+
+    __device__ __forceinline__ void Load(const EpilogueOf<Sum, true>& epilogue, int32_t first_col, int32_t end_col) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        const int64_t channel = LaneChannel<Sum>(first_col, j, end_col);
+        of_sums[j].Load(epilogue, channel);
+        if constexpr (sizeof(Out) == 1) {
+          of_bytes[j][0] = epilogue.OutScale(channel), of_bytes[j][1] = epilogue.OutScale(channel + 1);
+        }
+      }
+    }
+    __device__ __forceinline__ void ScaleBytes(float (&results)[kPositions][kBlocks][4]) const {
+      static_assert(kHoldsScales, "of these tiles alone results of floats are of one byte");
+#pragma unroll
+      for (int at = 0; at < kPositions * kBlocks * 4; ++at) {
+        const int j = at / 4 % kBlocks;
+        results[at / (kBlocks * 4)][j][at % 4] *= of_bytes[j][at % 2];
+      }
+    }
+  };
   struct NoEpilogue {
     __device__ __forceinline__ NoEpilogue(const Epilogue&, int64_t) {}
   };
 
-  __device__ __forceinline__ void Scale(const EpilogueOf<Sum, true>& epilogue, const PairScales<Sum> (&scales)[kBlocks],
+  template <typename Out>
+  __device__ __forceinline__ void Scale(const EpilogueOf<Sum, true>& epilogue, const HeldScales<Out>& scales,
                                         int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
     if constexpr (kHoldsScales) {
 #pragma unroll
       for (int at = 0; at < kPositions * kBlocks; ++at) {
         float (&four)[4] = results[at / kBlocks][at % kBlocks];
-        scales[at % kBlocks].Scale(four, four);
+        scales.of_sums[at % kBlocks].Scale(four, four);
       }
     } else {
       ScaleSums(epilogue, first_col_, dst_count, results, results);
@@ -375,9 +398,8 @@ class RowStreaming {
 
   // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
-  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue,
-                                        const PairScales<Sum> (&scales)[kBlocks], int64_t origin, const Ends& ends,
-                                        Rounded<Out>& rounded) const {
+  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue, const HeldScales<Out>& scales,
+                                        int64_t origin, const Ends& ends, Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
     float results[kPositions][kBlocks][4];
@@ -387,12 +409,14 @@ class RowStreaming {
       results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
-      static_assert(sizeof(Out) > 1, "results of one byte, which are scaled, end in RoundFours");
       EndSums([&] { Scale(epilogue, scales, dst_count, results); },
               [&] {
                 if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
               },
-              [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); }, [] {});
+              [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); },
+              [&] {
+                if constexpr (sizeof(Out) == 1) scales.ScaleBytes(results);
+              });
     }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
@@ -402,7 +426,7 @@ class RowStreaming {
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
           const float* const pair = results[i][j] + 2 * half;
-          pairs[j] = {static_cast<Out>(pair[0]), static_cast<Out>(pair[1])};
+          pairs[j] = {RoundTo<Out>(pair[0]), RoundTo<Out>(pair[1])};
         }
         if constexpr (kExchanges<Out>) {
           const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd_ ? Word(pairs[0]) : Word(pairs[1]), 1);
@@ -449,8 +473,8 @@ class RowStreaming {
           using Words = Pack<uint32_t, kTraits<Out>.bytes>;
           if (end.rows > 0) *reinterpret_cast<Words*>(out + end.to) = pairs[0];
         } else if constexpr (kExchanges<Out>) {
-          const uint2 four = {Word(pairs[0]), Word(pairs[1])};
-          if (end.rows > 0) *reinterpret_cast<uint2*>(out + end.to) = four;
+          const Pack<Out, 4> four{pairs[0].v[0], pairs[0].v[1], pairs[1].v[0], pairs[1].v[1]};
+          if (end.rows > 0) *reinterpret_cast<Pack<Out, 4>*>(out + end.to) = four;
         } else {
 #pragma unroll
           for (int j = 0; j < kBlocks; ++j) {
@@ -464,9 +488,9 @@ class RowStreaming {
     }
   }
 
-  template <typename Pair>
-  static __device__ __forceinline__ uint32_t Word(const Pair& pair) {
-    return *reinterpret_cast<const uint32_t*>(&pair);
+  template <typename Out>
+  static __device__ __forceinline__ uint32_t Word(const Pack<Out, 2>& pair) {
+    return *reinterpret_cast<const PairBits<Out>*>(&pair);
   }
 
   int first_col_;

@@ -27,6 +27,11 @@ namespace direct {
 // Whether the types are none of the family's. Results of int8 have an epilogue, or are sums.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   if (p.src_type == DType::kF32 && pass == Pass::kConv) return UnsupportedOperands(p, pass);
+  if (p.src_type == DType::kBF16 && pass == Pass::kConv && RoundsFloatsToInt8(p)) {
+    ConvProblem to_halves = p;
+    to_halves.dst_type = p.src_type;
+    return UnsupportedHalves(to_halves, pass);
+  }
   if (p.src_type != DType::kS8) return UnsupportedHalves(p, pass);
   if (Reason why = UnsupportedBytes(p, pass)) return why;
   return p.dst.block != 0 ? Reason(kBlocks) : std::nullopt;
@@ -63,6 +68,7 @@ inline std::string NotInRows(const RowStream& stream) {
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
   if (!d.tile.IsFor(p.src_type)) return "the tile is compiled for other types";
+  if (d.is_conv() && RoundsFloatsToInt8(p) && !d.tile.rounds_to_int8()) return "the tile has no results of int8";
   if (IsEmpty(p)) return "nothing is to be computed";
   const int unit = d.tile.packed > 0 ? 1 : d.vector();
   if (!direct::HasPixels(p.src, p.groups, p.in_channels, unit)) return NoVectors(unit);
@@ -88,9 +94,6 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
 inline Reason UnsupportedRowStream(const DirectChannels& d) {
   const ConvProblem& p = d.problem;
   const RowStream& rows = d.tile.row_stream;
-  if (!d.tile.of_bytes() && p.dst_type != DType::kF32 && p.dst_type != p.src_type) {
-    return "results of " + Name(p.dst_type);
-  }
   if (p.step[1] != rows.step) {
     return "rows move by " + std::to_string(p.step[1]) + ", the tile's by " + std::to_string(rows.step);
   }

@@ -67,6 +67,7 @@ inline Reason UnsupportedChunk(const Im2colSettings& s) {
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
   if (Reason why = UnsupportedTile(p, s)) return why;
+  if (RoundsFloatsToInt8(p)) return "results of int8 from operands of " + Name(p.src_type);
   if (p.dst.block != 0) return kBlocks;
   if (Reason why = UnsupportedChunk(s)) return why;
   return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));

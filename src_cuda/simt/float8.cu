@@ -1,4 +1,4 @@
-// The simt family's kernels where operands or results may be float8. Their sums are in float32.
+// The simt family's kernels where operands or results may be float8, or results int8. Their sums are in float32.
 #include "simt/kernel.cuh"
 
 namespace jaxconv {

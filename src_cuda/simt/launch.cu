@@ -24,7 +24,7 @@ namespace {
 template <typename Acc>
 SimtKernelPtr Find(const ConvProblem& p, int64_t tile, int access, bool has_epilogue) {
   if constexpr (std::is_same_v<Acc, float>) {
-    if (HasFloat8(p)) return FindSimtOfFloat8(tile, access, has_epilogue);
+    if (simt::HasBytesOfFloats(p)) return FindSimtOfFloat8(tile, access, has_epilogue);
   }
   const bool is_pure = p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
   return FindSimt<Acc>(tile, access, is_pure ? SimtTypes::kOfSums : SimtTypes::kMixed, has_epilogue);

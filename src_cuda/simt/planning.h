@@ -16,9 +16,10 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
 
   using TiledPlanner::TiledPlanner;
 
-  // Those of float8 stand in for wgmma's where these cannot run. As bfloat16, float8 is multiplied on tensor cores.
+  // Kernels for these stand in for others where those cannot run.
   Reason UnsupportedReason() const {
-    return HasFloat8(product_.conv) ? Reason("float8 is faster as bfloat16") : std::nullopt;
+    if (HasFloat8(product_.conv)) return "float8 is faster as bfloat16";
+    return RoundsFloatsToInt8(product_.conv) ? Reason("results of int8 are faster from other sums") : std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;
   double Rate() const { return FmaRate(product_, device_); }

@@ -14,6 +14,9 @@
 
 namespace jaxconv::simt {
 
+// Whether arrays have one byte an element, and sums are float32.
+inline bool HasBytesOfFloats(const ConvProblem& p) { return HasFloat8(p) || RoundsFloatsToInt8(p); }
+
 // Of a problem without channels in blocks.
 inline int64_t ThreadBlocks(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   const Tile& tile = kSimtTiles[s.tile];
@@ -22,7 +25,7 @@ inline int64_t ThreadBlocks(const ConvProblem& p, Pass pass, const SimtSettings&
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   if (Reason why = UnsupportedTile(p, s)) return why;
-  if (s.tile != kStandInTile && HasFloat8(p)) return "a tile that is not for float8";
+  if (s.tile != kStandInTile && HasBytesOfFloats(p)) return "a tile that is not for float8, or for int8 of floats";
   return UnsupportedBlocks(ThreadBlocks(BlocksAsGroups(p), pass, s));
 }
 

@@ -171,17 +171,23 @@ class WgmmaEpilogue {
   __device__ __forceinline__ void RoundToBytes(const Fragments& fragments, int32_t first_col,
                                                typename Stores::Subtile& to) const {
     const LaneCols<kTile> cols(params_, first_col, first_col + kTile.cols, kBlocks * 8);
+    const FloatActivation& activation = params_.epilogue.of_floats;
     cols.WithNumbers(params_.epilogue.out_scale, 1, [&](const auto& numbers) {
+      const auto pack = [&](const auto& clip, const auto& clip_bytes) {
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const float2 scales = numbers.Pair(block * 8);
-        float four[4];
+        for (int block = 0; block < kBlocks; ++block) {
+          const float2 scales = numbers.Pair(block * 8);
+          float four[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          four[i] = Clip(params_.epilogue.of_floats, ResultIn(fragments[block][i])) * (i % 2 ? scales.y : scales.x);
+          for (int i = 0; i < 4; ++i) four[i] = clip(ResultIn(fragments[block][i])) * (i % 2 ? scales.y : scales.x);
+          to[block][0] = clip_bytes(PackBytes<Out>(four));
         }
-        to[block][0] = PackBytes<Out>(four);
+      };
+      if constexpr (!kLeaves && std::is_same_v<decltype(numbers), const NumberForAll&>) {
+        const ByteClip<Out> clip(activation, numbers.number);
+        if (clip.is_enough()) return pack([](float z) { return z; }, clip);
       }
+      pack([&](float z) { return Clip(activation, z); }, [](uint32_t bytes) { return bytes; });
     });
   }
 

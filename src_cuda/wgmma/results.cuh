@@ -199,4 +199,29 @@ __device__ __forceinline__ uint32_t PackBytes(const float (&four)[4]) {
   return *reinterpret_cast<const uint32_t*>(&bytes);
 }
 
+// Clips four results at once that are rounded to one byte, where one scale is for all. Rounding keeps the order of
+// numbers, and ends at the type's largest ones: so bounds beyond these clip nothing, and a bound of zero clears what
+// has a sign.
+template <typename T>
+class ByteClip {
+  static constexpr float kLargest = kIsFloat8<T> ? 448 : 127, kLeast = kIsFloat8<T> ? -448 : -128;
+  static_assert(std::is_same_v<T, int8_t> || std::is_same_v<T, __nv_fp8_e4m3>, "the largest numbers are theirs");
+
+ public:
+  __device__ __forceinline__ ByteClip(const FloatActivation& activation, float scale)
+      : is_enough_(scale > 0 && activation.high * scale >= kLargest &&
+                   (activation.low == 0 || activation.low * scale <= kLeast)),
+        cleared_(activation.low == 0 ? ~0u : 0) {}
+
+  // Else numbers are clipped before they are rounded.
+  __device__ __forceinline__ bool is_enough() const { return is_enough_; }
+  __device__ __forceinline__ uint32_t operator()(uint32_t four) const {
+    return four & ~(ptx::SignsOf(four) & cleared_);
+  }
+
+ private:
+  bool is_enough_;
+  uint32_t cleared_;
+};
+
 }  // namespace jaxconv

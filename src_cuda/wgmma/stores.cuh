@@ -290,14 +290,9 @@ class WgmmaStores {
   // The same to 8 bits. TMA stores one kind of float8; the other one is rounded here.
   __device__ __forceinline__ uint16_t PairOfBytes(float first, float second) const {
     if constexpr (kIsFloat8<T>) {
-      if (params_.out_type == DType::kE5M2) return RoundPairTo<__nv_fp8_e5m2>(first, second);
+      if (params_.out_type == DType::kE5M2) return RoundPair<__nv_fp8_e5m2>(first, second);
     }
-    return RoundPairTo<T>(first, second);
-  }
-  template <typename Byte>
-  static __device__ __forceinline__ uint16_t RoundPairTo(float first, float second) {
-    const Pack<Byte, 2> pair{RoundTo<Byte>(first), RoundTo<Byte>(second)};
-    return *reinterpret_cast<const uint16_t*>(&pair);
+    return RoundPair<T>(first, second);
   }
 
   // A row's coordinates in the result. The row may be behind the last one.

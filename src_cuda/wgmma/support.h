@@ -31,9 +31,7 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
     return UnsupportedBytes(p, pass);
   }
   if (IsFloat8(p.src_type)) return UnsupportedFloat8(p, pass);
-  if (Reason why = UnsupportedOperands(p, pass)) return why;
-  const DType result = ResultType(p, pass);
-  return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
+  return UnsupportedOperands(p, pass);
 }
 
 // Whether tensor cores read the operands K-major alone. Those that are split into bfloat16 are read as that.

@@ -93,12 +93,6 @@ class WgradResults {
   Block of_lane_;
 };
 
-// Calls with_type(Out()) for the type of results: the operands', or float32 for a workspace.
-template <typename T, typename F>
-__device__ __forceinline__ void WithWgradType(const WgmmaParams& p, F&& with_type) {
-  p.out_type == TypeOf<T>() ? with_type(T()) : with_type(float());
-}
-
 // Rounds neighbouring sums to results, and stores them at once.
 template <typename Out, int kCount>
 __device__ __forceinline__ void StoreWgradResults(Out* to, const float (&sums)[kCount]) {
@@ -142,7 +136,7 @@ class WgradSharedSums {
       ptx::NamedBarrierSync<Share::kThreads>();
     }
     const WgradResults<kTile> results(p, tile);
-    WithWgradType<T>(p, [&](auto out) { StoreRows<decltype(out)>(results); });
+    WithResultType<T, false>(p.out_type, [&](auto out) { StoreRows<decltype(out)>(results); });
     if constexpr (kParts > 1) {
       ptx::FenceForTma();  // the next tile's operands come here
       ptx::SyncClusterMemory();
@@ -254,7 +248,7 @@ class WgradRegisterSums {
 
   // All lanes of the warp must call it.
   __device__ __forceinline__ void Store(const Fragments& sums) const {
-    WithWgradType<T>(params_, [&](auto out) { StoreAs<decltype(out)>(sums); });
+    WithResultType<T, false>(params_.out_type, [&](auto out) { StoreAs<decltype(out)>(sums); });
   }
 
  private:

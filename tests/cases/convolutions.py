@@ -1,7 +1,10 @@
 """All convolutions that the CUDA kernels are tested with, by name, and those that each family is for."""
 
+import dataclasses
 import functools
 import json
+
+import numpy as np
 
 from cases.convolution import Convolution, channels_last_convolution
 from cases.files import ROOT
@@ -120,14 +123,11 @@ def convolutions():
 @functools.cache
 def problem(name, dtype="bfloat16", implementation=None):
     """implementation: the precision is that of its tile."""
-    convolution = convolutions()[name]
-    return problem_of(
-        convolution.lax_for(implementation),
-        convolution.lhs,
-        convolution.rhs,
-        dtype.partition("_to_")[0],
-        result_of(dtype),
-    )
+    convolution, operands, result = convolutions()[name], dtype.partition("_to_")[0], result_of(dtype)
+    of = lambda out: problem_of(convolution.lax_for(implementation), convolution.lhs, convolution.rhs, operands, out)
+    if result == "int8" and operands != "int8":  # lax has no such sums
+        return dataclasses.replace(of(operands), out_dtype=np.dtype(result))
+    return of(result)
 
 
 TINY = {

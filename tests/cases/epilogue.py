@@ -108,8 +108,9 @@ def of_channels(problem, numbers):
 def plan_of(platform, name, which, asked, dtype):
     """A pass of a convolution, and its plan or None."""
     kind, of_pass = passes_of(problem(name, dtype, asked))[which]
-    # Plans without an epilogue reach more tiles. Results of float8 have plans with one only.
-    epilogue_kind = EpilogueKind.PLAIN if of_pass.out_dtype.name in FLOAT8 else EpilogueKind.NONE
+    # Plans without an epilogue reach more tiles. Floats become one byte with one only.
+    is_rounded = of_pass.out_dtype.itemsize == 1 and of_pass.lhs_dtype != np.int8
+    epilogue_kind = EpilogueKind.PLAIN if is_rounded else EpilogueKind.NONE
     return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform), epilogue_kind).plan
 
 

@@ -74,21 +74,23 @@ ENDS = {
 }
 
 
-# Kernels add residuals to results that TMA stores.
-EVERY_END = [(of, "numbers") for of in (*RESULTS, E4M3)] + [(of, "residual") for of in ("bfloat16", E4M3)]
+# Kernels add residuals to results that TMA stores. With split-K, another kernel adds them.
+EVERY_END = [(of, "numbers", 1) for of in (*RESULTS, *FLOAT8)] + [
+    ("bfloat16", "residual", 1), (E4M3, "residual", 1), ("float16", "residual", 3), (E5M2, "residual", 3),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("out_dtype, ends", EVERY_END)
+@pytest.mark.parametrize("out_dtype, ends, split", EVERY_END)
 @every_tile
-def test_exact_epilogues_of_e5m2(tile, out_dtype, ends):
+def test_exact_epilogues_of_e5m2(tile, out_dtype, ends, split):
     """Whole sums, of small integers. Other tests have those of e4m3."""
     operands, expected = exact()
     names, activation, epilogue_kind = ENDS[ends]
-    names = (*names, "out_scale") if out_dtype == E4M3 else names
+    names = (*names, "out_scale") if out_dtype in FLOAT8 else names
     calls, arrays, results = [], [], []
     for name in sorted(convolutions()):
         of_pass, plan = planned(
-            problem(name, "float8_e4m3fn_to_float32"), "fprop", tile, 1, E5M2, out_dtype, epilogue_kind
+            problem(name, "float8_e4m3fn_to_float32"), "fprop", tile, split, E5M2, out_dtype, epilogue_kind
         )
         (x, w, _), (y, *_) = operands[name], expected[name]
         if plan is None or np.abs(x).max() > 8 or np.abs(w).max() > 16:
