@@ -81,8 +81,7 @@ class RowStreaming {
   // Whether registers also allow to store the results of a row while the next one is multiplied.
   static constexpr bool kDelays = kTile.of_bytes() ? kReads == 2 : kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
-  // Whether registers also hold scale and bias of a lane's channels. Else they are loaded for each row.
-  static constexpr bool kHoldsScales = kPacked;
+  static constexpr bool kHoldsScales = kTile.holds_scales();
   // Whether a lane has four neighbouring channels, of two blocks.
   static constexpr bool kFours = kInFours<Sum>;
   static_assert(!kFours || kBlocks == 2);
