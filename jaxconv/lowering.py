@@ -148,8 +148,8 @@ def seen_by_kernels(
     epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
-    kernels take; of integers, a weight gradient or the convolution that it is; of int8 with an epilogue to 16 bits, and
-    of float32 that may be rounded to bfloat16, the one of both types that is expected to be faster.
+    kernels take; of integers, a weight gradient or the convolution that it is; of int8 with an epilogue to at most 16
+    bits, and of float32 that may be rounded to bfloat16, the one of both types that is expected to be faster.
     """
     if is_complex(problem):
         problem = as_real(kind, problem, None if unsupported_reason(problem, kind) else platform)
@@ -216,7 +216,7 @@ def _int8_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, epilog
     halves = halves_of_int8(problem)
     if halves is None or unsupported_reason(halves, kind, True) or ffi.unavailable_reason("cuda"):
         return problem
-    return problem if _is_faster(kind, problem, halves, constraint, epilogue_kind) else halves
+    return min(problem, halves, key=lambda of: _seconds(kind, problem, of, constraint, epilogue_kind))
 
 
 def bfloat16_on_gpu(

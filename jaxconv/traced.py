@@ -61,9 +61,9 @@ def pass_of(equation: JaxprEqn, platform: str | None, tuning: Tuning = NOTHING) 
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if equation.primitive is fused.PRIMITIVE:
         call = Call(**equation.params)
-        problem, plan = planned(platform, call, avals[:-1], tuning)
-        if plan is not None:
-            return Pass("conv", problem, call.implementation, " with its epilogue", call.epilogue_kind)
+        if planned(platform, call, avals[:-1], tuning)[1] is not None:
+            ended = call.epilogue.ended(call.problem)
+            return Pass("conv", ended, call.implementation, " with its epilogue", call.epilogue_kind)
         problem, then = of_one_device(call.of_sums), ", then its epilogue by XLA,"
         return Pass("conv", problem, call.implementation, then, apart=apart_on_one_device(call.of_sums))
     return our_pass(platform, equation.ctx, avals, equation.params)

@@ -78,8 +78,8 @@ def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
 
 
 def halves_of_int8(problem: ConvProblem) -> ConvProblem | None:
-    """A convolution of int8 with operands of its result's 16 bits, or of bfloat16 if that is int8, too. None if float32
-    does not hold each sum exactly."""
+    """A convolution of int8 with operands of its result's 16 bits. If the result is int8, they are bfloat16. None if
+    float32 does not hold each sum exactly."""
     of_int8 = problem.lhs_dtype == problem.rhs_dtype == INT8 and problem.out_dtype in (BFLOAT16, FLOAT16, INT8)
     products = math.prod(problem.kernel) * problem.in_channels
     if not of_int8 or products > EXACT_INT8_PRODUCTS:

@@ -133,7 +133,7 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
         ours = pass_of(equation, platform)
         if ours is None or not _is_open(ours.implementation, platform):
             continue
-        kind, problem = seen_by_kernels(ours.kind, platform, ours.problem)
+        kind, problem = seen_by_kernels(ours.kind, platform, ours.problem, epilogue_kind=ours.epilogue_kind)
         is_same_for_lax = not (is_complex(ours.problem) or has_float8(ours.problem))
         if reason := unstored_reason(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)

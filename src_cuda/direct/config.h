@@ -64,7 +64,8 @@ struct DirectTile {
   constexpr int vector() const { return TraitsOf(type()).vector(); }
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool streams_rows() const { return row_stream.rows > 0; }
-  // Whether a conv's registers hold the scale and bias of a lane's channels. Else they are loaded for each row.
+  // Whether the registers of a conv of packed K hold the scale and bias of a lane's channels. Others, but for those of
+  // bytes, load them for each row.
   constexpr bool holds_scales() const { return streams_rows() && packed > 0; }
   // Of a conv's thread block, with the producer warp if stages are rows.
   constexpr int conv_warps() const { return warps + row_stream.stages_rows(); }

@@ -36,14 +36,14 @@ struct SimtParams : ProductParams {
 using SimtKernelPtr = void (*)(SimtParams);
 
 // What a kernel knows of the types of operands and result: they are those of the sums; or any that the sums hold, but
-// for float8, or that too.
+// for float8; or also float8, and int8 results.
 enum class SimtTypes { kOfSums, kMixed, kFloat8 };
 
 // access: an index of kAccesses.
 template <typename Acc>
 SimtKernelPtr FindSimt(int64_t tile, int access, SimtTypes types, bool has_epilogue);
 
-// The same where a type is float8.
+// The same where a type is float8, or floats become int8.
 SimtKernelPtr FindSimtOfFloat8(int64_t tile, int access, bool has_epilogue);
 
 }  // namespace jaxconv

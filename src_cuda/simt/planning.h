@@ -19,7 +19,7 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
   // Kernels for these stand in for others where those cannot run.
   Reason UnsupportedReason() const {
     if (HasFloat8(product_.conv)) return "float8 is faster as bfloat16";
-    return RoundsFloatsToInt8(product_.conv) ? Reason("results of int8 are faster from other sums") : std::nullopt;
+    return RoundsFloatsToInt8(product_.conv) ? Reason("for int8 results of floats it only stands in") : std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;
   double Rate() const { return FmaRate(product_, device_); }

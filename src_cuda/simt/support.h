@@ -14,7 +14,7 @@
 
 namespace jaxconv::simt {
 
-// Whether arrays have one byte an element, and sums are float32.
+// Whether an array has one byte an element, and sums are float32.
 inline bool HasBytesOfFloats(const ConvProblem& p) { return HasFloat8(p) || RoundsFloatsToInt8(p); }
 
 // Of a problem without channels in blocks.

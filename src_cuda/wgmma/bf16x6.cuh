@@ -43,10 +43,11 @@ constexpr BF16Product ProductOf(int i) {
   return kProducts[i];
 }
 
-// What truncation takes of a step's sum on average, as a fraction of the sum. The last two multiplications of a step
-// are those of the largest parts. Each cuts off half a unit in the last place: the first one of half of the sum, the
-// second one of all of it.
+// How much larger the third part makes a number, as a fraction of it. Truncation takes so much of a step's sum: the
+// last two multiplications of a step are those of the largest parts. Each cuts off half a unit in the last place on
+// average, the first one of half of the sum, the second one of all of it.
 inline constexpr float kTruncated = 0x1.fcp-25f;
+static_assert(kTruncated < 0x1p-24f, "a number is raised by less than a unit in its last place");
 
 // A number's power of two.
 __device__ __forceinline__ float PowerOf(float x) { return __uint_as_float(__float_as_uint(x) & 0x7f800000); }

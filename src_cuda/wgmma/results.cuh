@@ -1,6 +1,7 @@
 // The epilogue's arithmetic on a warpgroup's sums, in registers.
 #pragma once
 
+#include <cfloat>
 #include <cstdint>
 #include <type_traits>
 
@@ -209,7 +210,7 @@ class ByteClip {
 
  public:
   __device__ __forceinline__ ByteClip(const FloatActivation& activation, float scale)
-      : is_enough_(scale > 0 && activation.high * scale >= kLargest &&
+      : is_enough_(scale > 0 && scale <= FLT_MAX && activation.high * scale >= kLargest &&
                    (activation.low == 0 || activation.low * scale <= kLeast)),
         cleared_(activation.low == 0 ? ~0u : 0) {}
 

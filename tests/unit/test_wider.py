@@ -175,6 +175,13 @@ def test_a_stem_of_int8_is_multiplied_as_bfloat16(operands, without_tuning, cuda
     assert plan.family == "direct" and "packed taps" in plan.tile
 
 
+def test_explain_says_that_a_stem_of_int8_is_multiplied_as_bfloat16(without_tuning, cuda_kernels, monkeypatch):
+    monkeypatch.setattr(Traced, "platform", "cuda")
+    conv = functools.partial(jaxconv.conv2d, window_strides=(2, 2), padding=((3, 3), (3, 3)), out_dtype="int8")
+    (line,) = lines(conv, *(jax.ShapeDtypeStruct(shape, "int8") for shape in (STEM.lhs, STEM.rhs)), scale=0.5)
+    assert line.startswith("fprop with its epilogue int8") and " in bfloat16 (" in line, line
+
+
 @pytest.mark.parametrize("operands", ["bfloat16", "float16", "float32"])
 def test_dense_sums_of_floats_become_int8_in_no_kernel(operands, without_tuning, cuda_kernels):
     """XLA ends them: kernels on tensor cores have no such results, and CUDA cores would take far longer."""
@@ -220,7 +227,7 @@ def test_float8_results_are_planned_with_an_epilogue_alone(out):
     assert plan_of(EpilogueKind.PLAIN) is not None
     with_residual = plan_of(EpilogueKind.RESIDUAL)
     # TMA brings one kind of float8. The last kernel of split-K adds residuals of any.
-    assert out == FLOAT8[0] or with_residual.settings["split"] > 1
+    assert with_residual is not None and (out == FLOAT8[0] or with_residual.settings["split"] > 1)
 
 
 @pytest.mark.parametrize("out", ["float32", "float16"])
