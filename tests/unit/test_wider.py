@@ -160,9 +160,8 @@ def test_depthwise_int8_to_16_bits_is_of_16_bits_while_exact(kernel, is_exact, o
         assert choose("cuda", kind, seen, epilogue_kind=EpilogueKind.PLAIN).plan.family == "depthwise"
 
 
-STEM = channels_last_convolution(
-    (128, 224, 224, 3), (7, 7, 3, 64), window_strides=(2, 2), padding=((3, 3), (3, 3))
-)  # fmt: skip
+OF_STEM = dict(window_strides=(2, 2), padding=((3, 3), (3, 3)))
+STEM = channels_last_convolution((128, 224, 224, 3), (7, 7, 3, 64), **OF_STEM)
 
 
 @pytest.mark.parametrize("operands", ["int8", "bfloat16"])
@@ -177,7 +176,7 @@ def test_a_stem_of_int8_is_multiplied_as_bfloat16(operands, without_tuning, cuda
 
 def test_explain_says_that_a_stem_of_int8_is_multiplied_as_bfloat16(without_tuning, cuda_kernels, monkeypatch):
     monkeypatch.setattr(Traced, "platform", "cuda")
-    conv = functools.partial(jaxconv.conv2d, window_strides=(2, 2), padding=((3, 3), (3, 3)), out_dtype="int8")
+    conv = functools.partial(jaxconv.conv2d, **OF_STEM, out_dtype="int8")
     (line,) = lines(conv, *(jax.ShapeDtypeStruct(shape, "int8") for shape in (STEM.lhs, STEM.rhs)), scale=0.5)
     assert line.startswith("fprop with its epilogue int8") and " in bfloat16 (" in line, line
 
