@@ -73,8 +73,9 @@ inline double EpilogueSecondsOfResult(const Product& product, const Numbers& cos
 }
 
 // The time of the epilogue, where no multiplication hides it.
-inline double EpilogueSeconds(const Product& product, const Device& device, const Numbers& costs) {
-  return SumsPerSm(product, device) * EpilogueSecondsOfResult(product, costs);
+inline double EpilogueSeconds(const Product& product, const Device& device, const Numbers& costs,
+                              const char* name = "epilogue_seconds") {
+  return SumsPerSm(product, device) * EpilogueSecondsOfResult(product, costs, name);
 }
 
 // The time to write the slices of split-K, and to read them in one more kernel.

@@ -86,8 +86,9 @@ class DirectPlanner {
     const double ends = layout.is_conv() ? ConvEndsSeconds(layout) : WgradEndsSeconds(s.split);
     const double memory =
         ActivationSeconds(product_, device_, costs_) * (IsNarrow(layout) ? costs_["narrow_reads"] : 1);
+    const char* const epilogue = layout.tile.holds_scales() ? "held_epilogue_seconds" : "epilogue_seconds";
     return Overlapped(clocks / device_.clock_hz, memory) + ends + device_.launch_seconds +
-           SlicesSeconds(product_, device_, costs_, s.split) + EndSeconds(layout);
+           SlicesSeconds(product_, device_, costs_, s.split) + EpilogueSeconds(product_, device_, costs_, epilogue);
   }
 
   int64_t WorkspaceBytes(const DirectSettings& s) const {
@@ -277,12 +278,6 @@ class DirectPlanner {
     const double results = d.taps_in_n() ? SumsPerSm(product_, device_) : 0;
     return costs_["conv_begin_seconds"] + 1.0 * d.filter_bytes() / d.tile.warps / costs_[rate] +
            results * costs_["taps_in_n_result_seconds"];
-  }
-
-  // The time of the epilogue.
-  double EndSeconds(const DirectLayout& d) const {
-    const char* const number = d.tile.holds_scales() ? "held_epilogue_seconds" : "epilogue_seconds";
-    return SumsPerSm(product_, device_) * EpilogueSecondsOfResult(product_, costs_, number);
   }
 
   // Nothing hides a wgrad's stores: one by one, and in slices as pairs.
