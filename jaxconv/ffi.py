@@ -176,12 +176,13 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
 def wgrad_and_sums(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], tuple[Array, Array]]:
     """The custom call of a wgrad that also gives the sums of its cotangent over positions, by channels."""
     call, rows = _call(plan, problem), plan.gradient_sum_rows(problem)
-    channels = problem.groups * problem.out_channels
+    seen = apply(plan.transform, problem).problem
+    channels, summed = (p.groups * p.out_channels for p in (problem, seen))
 
     def compute(lhs: Array, out: Array) -> tuple[Array, Array]:
         rhs, workspace = call(lhs, out)
-        parts = workspace[: rows * channels * 4].reshape(rows, channels, 4)
-        return rhs, jnp.sum(lax.bitcast_convert_type(parts, jnp.float32), axis=0)
+        parts = workspace[: rows * summed * 4].reshape(rows, summed, 4)
+        return rhs, jnp.sum(lax.bitcast_convert_type(parts, jnp.float32), axis=0)[:channels]
 
     return compute
 

@@ -25,6 +25,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Product
 from jaxconv.problem.wider import BFLOAT16, FLOAT16, FLOAT32
 from jaxconv.sharding.partitioning import Automatic, has_explicit_axes, lower_without_mesh
+from jaxconv.transforms import keeps_output_sums
 from jaxconv.tuning.loaded import loaded_tuning
 
 PRIMITIVE = Primitive("jaxconv_wgrad_and_bias")
@@ -52,7 +53,7 @@ def planned(platform: str | None, problem: ConvProblem, implementation: Implemen
     if platform != "cuda" or not Product("wgrad", problem).has_known_batch:
         return None
     plan = decide("wgrad", platform, problem, implementation, loaded_tuning()).plan
-    if not isinstance(plan, ConvPlan) or plan.transform:
+    if not isinstance(plan, ConvPlan) or not keeps_output_sums(plan.transform, problem):
         return None
     asked = dataclasses.replace(plan.constraint, gradient_sums=1)
     with_sums = choose(platform, "wgrad", problem, asked, ffi.device(platform)).plan

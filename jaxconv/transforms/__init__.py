@@ -22,6 +22,7 @@ from jaxconv.transforms.transform import (
     apply,
     channel_numbers,
     has_more_zeros,
+    keeps_output_sums,
     mixed_members_reason,
     unsupported_reason,
 )

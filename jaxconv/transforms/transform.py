@@ -91,6 +91,16 @@ def channel_numbers(transform: Transform, problem: ConvProblem, numbers: Array) 
     return numbers if (packs, more) == (1, 0) else jnp.tile(jnp.pad(numbers, (0, more)), packs)
 
 
+def keeps_output_sums(transform: Transform, problem: ConvProblem) -> bool:
+    """Whether the sums over positions of the transformed output begin with those of the output's channels: what it has
+    more is zeros."""
+    steps = [apply(transform[:count], problem) for count in range(len(transform) + 1)]
+    channels = [step.problem.groups * step.problem.out_channels for step in steps]
+    after, out = steps[-1], steps[-1].views["out"]
+    # A step to fewer channels makes them something else.
+    return channels == sorted(channels) and not (after.swapped or out.is_spread or out.is_summed or out.packs > 1)
+
+
 def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None:
     """Why a step does not apply to the problem after the steps before it; None if all apply."""
     if not transform:

@@ -49,6 +49,18 @@ __device__ __forceinline__ PairBits<T> RoundPair(float first, float second) {
 __device__ __forceinline__ float FirstOfBF16(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float SecondOfBF16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
 
+// The same of a type of 16 bits.
+template <typename T>
+__device__ __forceinline__ float FirstOf(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return FirstOfBF16(pair);
+  return __low2float(reinterpret_cast<const __half2&>(pair));
+}
+template <typename T>
+__device__ __forceinline__ float SecondOf(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return SecondOfBF16(pair);
+  return __high2float(reinterpret_cast<const __half2&>(pair));
+}
+
 // The bits of a number of 32 bits, and a number of these bits.
 __device__ __forceinline__ uint32_t BitsOf(float number) { return __float_as_uint(number); }
 __device__ __forceinline__ uint32_t BitsOf(int32_t number) { return static_cast<uint32_t>(number); }

@@ -55,6 +55,20 @@ size_t SplitWorkspace(const ConvProblem& p, Pass pass, const Settings& s) {
   return SplitBytes(p, pass, s.split);
 }
 
+// Bytes of rows of sums of a wgrad's gradient, see common/gradient_sums.h.
+inline int64_t GradientSumBytes(const ConvProblem& p, int64_t rows) {
+  return rows * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
+}
+// For a family whose slices have a row each, which come before them.
+template <typename Settings>
+int64_t GradientSumRows(const Settings& s) {
+  return s.gradient_sums ? s.split : 0;
+}
+template <typename Settings>
+size_t SummingWorkspace(const ConvProblem& p, Pass pass, const Settings& s) {
+  return GradientSumBytes(p, GradientSumRows(s)) + SplitWorkspace(p, pass, s);
+}
+
 // The type that the first kernel of a call stores: with split-K the type of the sums.
 inline DType StoredType(const ConvProblem& p, Pass pass, int64_t split) {
   return split > 1 ? SumType(p) : ResultType(p, pass);

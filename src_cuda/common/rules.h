@@ -31,6 +31,17 @@ Reason UnsupportedSplit(const Settings& s, Pass pass) {
   return UnsupportedSplit(s);
 }
 
+// What families have in common of sums of a gradient, see common/gradient_sums.h.
+template <typename Settings>
+Reason UnsupportedGradientSums(const ConvProblem& p, Pass pass, const Settings& s) {
+  if (s.gradient_sums == 0) return std::nullopt;
+  if (s.gradient_sums != 1) return "another number of sums of a gradient";
+  if (pass != Pass::kWgrad) return "sums of a gradient, which convs do not have";
+  if (ResultElements(p, pass) == 0) return "sums of a gradient beside an empty filter";
+  if (TraitsOf(p.dst_type).bytes != 2) return "sums of a gradient of " + Name(p.dst_type);
+  return p.class_count == 1 ? std::nullopt : Reason("sums of a gradient in residue classes");
+}
+
 // Why a family has no kernels of the types of a conv.
 inline std::string NoKernelsOf(const ConvProblem& p) {
   std::string names;

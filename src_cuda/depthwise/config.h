@@ -94,6 +94,10 @@ struct DepthwiseTile {
     return pass == Pass::kConv ? !in_pairs : !of_bytes && period == 1 && wgrad_sums() <= 160;
   }
 
+  // Whether a wgrad may add up the gradient as well. Its last source pixel must be free for that. With two source rows
+  // a step, no register is.
+  constexpr bool may_sum_gradient() const { return !on_cuda_cores() && !in_parts && step == 1 && Has(Pass::kWgrad); }
+
   std::string name() const {
     const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";
     const std::string planes = depths > 1 ? std::to_string(depths) + "x" : "";

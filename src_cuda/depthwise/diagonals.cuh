@@ -102,6 +102,24 @@ class StoredTaps {
   int32_t type_;
 };
 
+// Whether a lane has the last of eight source pixels.
+__device__ __forceinline__ bool HasLastPixel() { return threadIdx.x % 32 / 4 == kStripCols - 1; }
+
+// Stores a worker's sums of the gradient, of a warp's channels; part_of(channel) gives a lane's part. Lanes of the last
+// pixel share them.
+template <DepthwiseTile kTile, typename PartOf>
+__device__ __forceinline__ void StoreGradientSums(const DepthwiseParams& p, int32_t worker, PartOf&& part_of) {
+  if (p.gradient_sums == nullptr) return;
+  const int32_t first = DepthwiseWarp(p, kTile).channel;
+  float* const of_worker = p.gradient_sums + static_cast<int64_t>(worker) * p.all_channels;
+#pragma unroll
+  for (int c = 0; c < kTile.channels; ++c) {
+    float sum = part_of(c);
+    for (const int apart : {1, 2}) sum += __shfl_xor_sync(kWholeWarp, sum, apart);
+    if (HasLastPixel() && threadIdx.x % 4 == 0 && first + c < p.all_channels) of_worker[first + c] = sum;
+  }
+}
+
 // Adds up the diagonals of a warp's sums, of each row of the window; parts_of(lag, first, second) gives what
 // AddDiagonals takes.
 template <int kLags, typename PartsOf>

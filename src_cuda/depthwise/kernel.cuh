@@ -148,8 +148,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
   __syncthreads();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   __syncthreads();
-  sums.Store(p, worker, reinterpret_cast<const float*>(shared),
-             [&](int32_t t) { return StoredTap(p, kTile, window_part, t); });
+  const auto* const left = reinterpret_cast<const float*>(shared);
+  sums.Store(p, worker, left, [&](int32_t t) { return StoredTap(p, kTile, window_part, t); });
+  if constexpr (kTile.may_sum_gradient()) sums.StoreGradientSums(p, worker, left);
 }
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.

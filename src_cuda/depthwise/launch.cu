@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "common/enqueue.cuh"
+#include "common/gradient_sums.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -77,17 +78,22 @@ size_t SharedBytesHere(const ConvProblem& p, Pass pass, const DepthwiseSettings&
   return SharedBytes(p, pass, SettingsHere(p, s));
 }
 
-cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
-  const ConvProblem& p = call.problem;
+cudaError_t Launch(const ConvCall& given, const DepthwiseSettings& planned, cudaStream_t stream) {
+  const ConvProblem& p = given.problem;
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
-  const bool wgrad = call.pass == Pass::kWgrad;
+  const bool wgrad = given.pass == Pass::kWgrad;
+  const int64_t sum_rows = GradientSumRows(s);
+  const ConvCall call = BehindGradientSums(given, sum_rows);
   DepthwiseParams d{ShapeOf(p, call.pass, s), call.epilogue};
   SetOperands(call, s.split, &d);
   static_assert(DepthwiseSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual}))
+  if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual})) {
+    if (const cudaError_t status = EnqueueGradientSums(given, sum_rows, stream)) return status;
     return LaunchStandIn(call, {s.split}, stream);
+  }
+  if (sum_rows > 0) d.gradient_sums = static_cast<float*>(given.workspace);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
                     : PersistentCtasOfDevice(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
@@ -99,7 +105,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
     return EnqueueShared(kernel, blocks, BlockThreads(tile), d.offsets.end, stream, d, maps...);
   };
   DepthwiseMaps maps;
-  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
+  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(given, WithTile(s, WithoutTma(tile)), stream);
   const cudaError_t status = tile.by_tma ? enqueue(maps) : enqueue();
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices(call, s.split, stream);
@@ -107,6 +113,6 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
 
 }  // namespace
 
-const KernelFamily<DepthwiseSettings> kDepthwise = {{UnsupportedReason, SplitWorkspace, SharedBytesHere}, Launch};
+const KernelFamily<DepthwiseSettings> kDepthwise = {{UnsupportedReason, SummingWorkspace, SharedBytesHere}, Launch};
 
 }  // namespace jaxconv

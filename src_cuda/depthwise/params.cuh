@@ -14,7 +14,8 @@
 namespace jaxconv {
 
 struct DepthwiseParams : DepthwiseShape {
-  Epilogue epilogue;  // of a conv
+  Epilogue epilogue;     // of a conv
+  float* gradient_sums;  // of a wgrad: those of each worker, by channels; null: of none
 };
 
 // The TMA descriptors of the operands.

@@ -38,11 +38,22 @@ class DepthwisePlanner {
   static TileFields FieldsOfTile(int64_t tile) {
     const DepthwiseTile& t = kDepthwiseTiles[tile];
     const bool has_conv = t.Has(Pass::kConv), has_wgrad = t.Has(Pass::kWgrad);
-    return {{"step", t.step},       {"period", t.period},     {"lags", t.lags},
-            {"blocks", t.blocks},   {"channels", t.channels}, {"width", t.width},
-            {"depths", t.depths},   {"in_parts", t.in_parts}, {"has_producers", t.has_producers},
-            {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs}, {"on_cuda_cores", t.on_cuda_cores()},
-            {"has_conv", has_conv}, {"has_wgrad", has_wgrad}, {"of_bytes", t.of_bytes}};
+    return {{"step", t.step},
+            {"period", t.period},
+            {"lags", t.lags},
+            {"blocks", t.blocks},
+            {"channels", t.channels},
+            {"width", t.width},
+            {"depths", t.depths},
+            {"in_parts", t.in_parts},
+            {"has_producers", t.has_producers},
+            {"by_tma", t.by_tma},
+            {"in_pairs", t.in_pairs},
+            {"on_cuda_cores", t.on_cuda_cores()},
+            {"has_conv", has_conv},
+            {"has_wgrad", has_wgrad},
+            {"of_bytes", t.of_bytes},
+            {"sums_gradient", t.may_sum_gradient()}};
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
@@ -52,7 +63,8 @@ class DepthwisePlanner {
   // All settings that support the problem, or else the first, for its reason.
   std::vector<DepthwiseSettings> Candidates(int64_t tile, const Requested& requested) const {
     const auto split = requested.Find("split");
-    const DepthwiseSettings fallback{.tile = tile, .split = split.value_or(1)};
+    const DepthwiseSettings fallback{
+        .tile = tile, .split = split.value_or(1), .gradient_sums = requested.Find("gradient_sums").value_or(0)};
     if (UnsupportedTile(kDepthwiseTiles[tile])) return {fallback};
     const auto rows = requested.Find("rows"), cols = requested.Find("cols");
     if (rows.value_or(1) < 1 || cols.value_or(1) < 1) {
@@ -76,6 +88,9 @@ class DepthwisePlanner {
     if (s.rows == 0 && s.cols == 0) return "no output tile fits into shared memory";
     if (s.rows < 1 || s.cols < 1) return depthwise::NoStrips(s.rows, s.cols);
     if (Reason why = kRules.unsupported_reason(product_.conv, product_.pass, s)) return why;
+    if (s.gradient_sums && window_->pixels >= TileOf(s).pixels()) {
+      return "sums of a gradient where the window takes the last pixel";
+    }
     return TooMuchSharedMemory(kRules.shared_bytes(product_.conv, product_.pass, s), device_);
   }
 
@@ -99,6 +114,8 @@ class DepthwisePlanner {
     const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? device_.next_kernel_seconds : 0);
     return Overlapped(compute, memory) + copying.begin_seconds + device_.launch_seconds + slices;
   }
+
+  int64_t GradientSumRows(const DepthwiseSettings& s) const { return jaxconv::GradientSumRows(s); }
 
   int64_t WorkspaceBytes(const DepthwiseSettings& s) const {
     return kRules.workspace_bytes(product_.conv, product_.pass, s);

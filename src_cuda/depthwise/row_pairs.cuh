@@ -2,7 +2,8 @@
 //
 // Of sixteen pixels that a strip of eight outputs reads, most would be zeros in a row of such an image. Here eight rows
 // of M are the pixels of a source row, and eight those of the next one. Zeros around the images are neither read nor
-// copied: the end leaves out sums with pixels and outputs that do not exist.
+// copied: the end leaves out sums with pixels and outputs that do not exist. In images of at most seven columns the
+// last pixel is free for ones, which sum the gradient: see toeplitz_wgrad.cuh.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,7 @@ class RowPairSums {
     };
     has_ = has(0) | has(1) << 1;
     ptx::Keep(has_);
+    has_ones_ = p.gradient_sums != nullptr && HasLastPixel();
   }
 
   // Before a tile's first step: no pair has been kept.
@@ -72,7 +74,8 @@ class RowPairSums {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Row& row = rows[i % 2];
-        pairs_[kTurn][c][i] = PairOf(row.of[i / 2 * 2], row.of[i / 2 * 2 + 1], c);
+        const uint32_t pair = PairOf(row.of[i / 2 * 2], row.of[i / 2 * 2 + 1], c);
+        pairs_[kTurn][c][i] = i % 2 == 1 && has_ones_ ? RoundPair<T>(1, 1) : pair;
       }
     }
   }
@@ -95,6 +98,18 @@ class RowPairSums {
     }
   }
 
+  // A lane's part of a channel's sum of the gradient: that of the newest pair's second row, which each row of the
+  // gradient is multiplied with.
+  __device__ __forceinline__ float GradientSum(const DepthwiseParams& p, int channel) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool is_there = threadIdx.x % 4 * 2 + i < p.problem.dst_size[2];
+      if (is_there) sum += sums_[0][kPairs - 1][channel][2 + i] + sums_[1][kPairs - 1][channel][2 + i];
+    }
+    return sum;
+  }
+
   // Adds up the sums of each tap. A lane gets those of one channel and one column of the window.
   __device__ __forceinline__ void AddTaps(float (&added)[kTile.lags]) const {
     AddAllDiagonals(added, [&](int lag, float (&first)[4], float (&second)[4]) {
@@ -115,7 +130,8 @@ class RowPairSums {
 
  private:
   PixelOffsets<kTile, 1, 1> from_[4];
-  int32_t has_;  // whether a lane's sums of even columns are of the window, and of odd ones
+  bool has_ones_;  // whether a lane has ones in the place of the last pixel
+  int32_t has_;    // whether a lane's sums of even columns are of the window, and of odd ones
   uint32_t pairs_[kPairs][kChannels][4];
   float sums_[2][kPairs][kChannels][4] = {};
 };

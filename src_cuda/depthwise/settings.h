@@ -43,8 +43,9 @@ struct DepthwiseSettings {
   int64_t col_parts = 1;
   int64_t rows_apart = 1;
   int64_t cols_apart = 1;
+  int64_t gradient_sums = 0;  // of wgrad: 1 if the workspace begins with sums of the gradient, of each slice
 
-  static constexpr std::array<Field<DepthwiseSettings>, 13> Fields() {
+  static constexpr std::array<Field<DepthwiseSettings>, 14> Fields() {
     using S = DepthwiseSettings;
     return {{{"split", &S::split},
              {"rows", &S::rows},
@@ -58,7 +59,8 @@ struct DepthwiseSettings {
              {"row_parts", &S::row_parts},
              {"col_parts", &S::col_parts},
              {"rows_apart", &S::rows_apart},
-             {"cols_apart", &S::cols_apart}}};
+             {"cols_apart", &S::cols_apart},
+             {"gradient_sums", &S::gradient_sums}}};
   }
 
   Stream stream() const {

@@ -136,6 +136,17 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
   return UnsupportedSizes(p, stream);
 }
 
+// Sums of the gradient need a row of the window inside the source for all outputs, and the last pixel free: see
+// toeplitz_wgrad.cuh. Planning knows the window's columns.
+inline Reason UnsupportedGradientSums(const DepthwiseShape& d, const DepthwiseTile& tile) {
+  const ConvProblem& p = d.problem;
+  if (!tile.may_sum_gradient()) return "a tile that does not sum a gradient";
+  if (tile.in_pairs && p.src_size[2] >= kStripCols) return "sums of a gradient in pairs of rows without free pixels";
+  const int64_t first = d.first_row + int64_t{d.unseen_rows} * d.row_apart, last = first + p.dst_size[1] - 1;
+  const bool is_seen = d.unseen_rows < tile.lags && first >= 0 && last < p.src_size[1];
+  return is_seen ? std::nullopt : Reason("sums of a gradient where no row of the window is inside for all outputs");
+}
+
 // TMA copies rows of whole images, and fills all strips.
 inline Reason UnsupportedHaloTiles(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const ConvProblem& p = d.problem;
@@ -178,18 +189,21 @@ inline DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSe
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
   if (Reason why = UnsupportedSplit(s, pass)) return why;
+  if (Reason why = jaxconv::UnsupportedGradientSums(p, pass, s)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedProblem(p)) return why;
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   if (Reason why = UnsupportedTile(p, pass, tile)) return why;
   if (Reason why = UnsupportedStream(InElements(p), tile, s.stream())) return why;
-  return UnsupportedShape(ShapeOf(p, pass, s), tile);
+  const DepthwiseShape shape = ShapeOf(p, pass, s);
+  if (Reason why = UnsupportedShape(shape, tile)) return why;
+  return s.gradient_sums ? UnsupportedGradientSums(shape, tile) : std::nullopt;
 }
 
 inline size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
   return ShapeOf(p, pass, s).offsets.end;
 }
 
-inline constexpr Rules<DepthwiseSettings> kRules{UnsupportedSettings, SplitWorkspace, SharedBytes};
+inline constexpr Rules<DepthwiseSettings> kRules{UnsupportedSettings, SummingWorkspace, SharedBytes};
 
 }  // namespace jaxconv::depthwise

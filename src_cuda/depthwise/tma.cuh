@@ -320,6 +320,7 @@ __device__ __forceinline__ void WgradHaloTiles(const DepthwiseParams& p, const D
   float added[kTile.lags];
   sums.AddTaps(added);
   taps.Store(added);
+  StoreGradientSums<kTile>(p, worker, [&](int channel) { return sums.GradientSum(p, channel); });
 }
 
 template <typename T, int kIndex, Pass kPass, DepthwiseEpilogueKind kEpilogueKind>

@@ -1,5 +1,8 @@
 // The depthwise family's wgrad on tensor cores: what a warp multiplies. M are the source pixels that a strip reads, N
 // its outputs, K strips. A tap's sum is on a diagonal.
+//
+// A bias's gradient is the sum of the output's. Where the window leaves the last source pixel free, ones in its place
+// give that sum, without registers or multiplications of its own: in the row of the window that all outputs see.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,7 @@ class ToeplitzFilterSums {
       from_[i] = {p, StripPixel(p, strip) + lane / 4, warp.part};
       gradient_from_[i] = {p, StripResult<kTile>(p, strip) + lane / 4, warp.part};
     }
+    has_ones_ = kTile.may_sum_gradient() && p.gradient_sums != nullptr && HasLastPixel();
   }
 
   // Before a tile's first step: no row of the gradient has been read.
@@ -48,7 +52,7 @@ class ToeplitzFilterSums {
         PixelPart<kChannels> source[4][2];
         ReadSource(p, stage + a * p.offsets.row, block, source);
         uint32_t rows[kChannels][4];
-        PairSource(source, rows);
+        PairSource(source, a == 0 && block == kTile.blocks - 1, rows);
         MultiplyRows<kTurn>(rows, a, block);
       }
     }
@@ -78,7 +82,7 @@ class ToeplitzFilterSums {
   __device__ __forceinline__ void Multiply(const Pixels& pixels, bool has_source, Read&& read) {
     PairGradient(pixels.gradient, gradients_[kTurn]);
     uint32_t rows[kChannels][4];
-    if (has_source) PairSource(pixels.source, rows);
+    if (has_source) PairSource(pixels.source, true, rows);
     read();
     if (has_source) MultiplyRows<kTurn>(rows, 0, 0);
   }
@@ -115,6 +119,33 @@ class ToeplitzFilterSums {
       for (int col = 0; col < kStripCols; ++col) sum += (col % 2 ? odd : even)[col * apart];
       return sum;
     });
+  }
+
+  // Stores a worker's sums of the gradient: of the last pixel, of all sets.
+  static __device__ __forceinline__ void StoreGradientSums(const DepthwiseParams& p, int32_t worker,
+                                                           const float* shared) {
+    const DepthwiseLane lane(p, kTile);
+    const int32_t channel = FirstChannel(p) + lane.channel;
+    if (p.gradient_sums == nullptr || lane.number > 0 || channel >= p.all_channels) return;
+    const int32_t pixel = p.unseen_rows * kPixels + kPixels - 1;
+    float sum = 0;
+    for (int32_t set = 0; set < p.sets; ++set) {
+      const float* const cols = shared + Left(p, set, lane.channel) + pixel * kStripCols;
+#pragma unroll
+      for (int col = 0; col < kStripCols; ++col) sum += cols[col];
+    }
+    p.gradient_sums[static_cast<int64_t>(worker) * p.all_channels + channel] = sum;
+  }
+
+  // A lane's part of a channel's sum of the gradient: lanes of the last pixel have two outputs each.
+  __device__ __forceinline__ float GradientSum(const DepthwiseParams& p, int channel) const {
+    float sum = 0;
+#pragma unroll
+    for (int lag = 0; lag < kTile.lags; ++lag) {
+      const float (&sums)[4] = sums_[channel][lag][kTile.blocks - 1];
+      if (lag == p.unseen_rows) sum = sums[2] + sums[3];
+    }
+    return sum;
   }
 
   // Adds up the sums of each tap, for a window of at most eight neighbouring columns. A lane gets those of one channel
@@ -167,12 +198,16 @@ class ToeplitzFilterSums {
     }
   }
 
-  static __device__ __forceinline__ void PairSource(const PixelPart<kChannels> (&pixels)[4][2],
-                                                    uint32_t (&rows)[kChannels][4]) {
+  // has_last: whether the last of a first source row's pixels is one of these.
+  __device__ __forceinline__ void PairSource(const PixelPart<kChannels> (&pixels)[4][2], bool has_last,
+                                             uint32_t (&rows)[kChannels][4]) const {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows[c][i] = PairOf(pixels[i / 2 * 2][i % 2], pixels[i / 2 * 2 + 1][i % 2], c);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t pair = PairOf(pixels[i / 2 * 2][i % 2], pixels[i / 2 * 2 + 1][i % 2], c);
+        rows[c][i] = has_last && i % 2 == 1 && has_ones_ ? RoundPair<T>(1, 1) : pair;
+      }
     }
   }
 
@@ -191,6 +226,7 @@ class ToeplitzFilterSums {
     }
   }
 
+  bool has_ones_;  // whether a lane has ones in the place of the last pixel
   PixelOffsets<kTile, kTile.blocks * 2, 1> from_[4];
   PixelOffsets<kTile, 1, 1> gradient_from_[4];
   uint32_t gradients_[kTile.lags][kChannels][2];

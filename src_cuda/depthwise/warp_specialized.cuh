@@ -278,7 +278,9 @@ __device__ __forceinline__ void MultiplyWgrad(const DepthwiseParams& p, const De
   SyncConsumers<kTile>();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   SyncConsumers<kTile>();
-  sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
+  const auto* const left = reinterpret_cast<const float*>(shared);
+  sums.Store(p, worker, left, [&](int32_t t) { return taps[t]; });
+  if constexpr (kTile.may_sum_gradient()) sums.StoreGradientSums(p, worker, left);
 }
 
 template <typename T, int kIndex, Pass kPass, DepthwiseEpilogueKind kEpilogueKind>

@@ -11,6 +11,7 @@
 #include "common/call_epilogue.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/gradient_sums.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -144,18 +145,24 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& 
   return UnsupportedStandIn(p, pass, {s.split});
 }
 
-cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {
-  const ConvProblem& p = call.problem;
+cudaError_t Launch(const ConvCall& given, const DirectSettings& s, cudaStream_t stream) {
+  const ConvProblem& p = given.problem;
   const DirectTile& tile = kDirectTiles[s.tile];
-  const bool wgrad = call.pass == Pass::kWgrad;
-  const DirectLayout layout = direct::LayoutOf(p, call.pass, s);
+  const bool wgrad = given.pass == Pass::kWgrad;
+  const DirectLayout layout = direct::LayoutOf(p, given.pass, s);
+  const int64_t sum_rows = direct::GradientSumRows(p, given.pass, s);
+  const ConvCall call = BehindGradientSums(given, sum_rows);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
   const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
   static_assert(DirectSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   if (!AreAligned({d.src, d.rhs, d.out, packs, call.rows.before, call.rows.after})) {
-    return s.has_rows() ? cudaErrorMisalignedAddress : LaunchStandIn(call, {s.split}, stream);
+    if (s.has_rows()) return cudaErrorMisalignedAddress;
+    if (const cudaError_t status = EnqueueGradientSums(given, sum_rows, stream)) return status;
+    return LaunchStandIn(call, {s.split}, stream);
   }
+  if (sum_rows > 0) d.gradient_sums = static_cast<float*>(given.workspace);
+  d.all_channels = static_cast<int32_t>(p.groups * p.out_channels);
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
   d.epilogue = call.epilogue;

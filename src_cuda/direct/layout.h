@@ -214,6 +214,7 @@ struct DirectLayout : DirectChannels {
     if (!is_conv()) {
       Allocate(offsets.position_pixels, positions * int64_t{4});
       Allocate(offsets.sums, int64_t{items} * (tile.filter_rows * 16 + tile.set * 8) * 8);
+      Allocate(offsets.gradient_sums, int64_t{kWgradWarps} * tile.set * 8 * 4);
     }
     Allocate(offsets.zeros, 16);
     Allocate(offsets.barriers, stages() * 16);

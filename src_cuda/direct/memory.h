@@ -42,6 +42,7 @@ struct DirectOffsets {
   int32_t positions;        // of the output tile
   int32_t position_pixels;  // of a wgrad: bytes to their pixels in the halo tile
   int32_t sums;             // of a wgrad: ResultOffsets of each item's sums
+  int32_t gradient_sums;    // of a wgrad: of each warp's columns
   int32_t results;          // of a conv without row streaming and taps in N
   int32_t zeros;
   int32_t end;

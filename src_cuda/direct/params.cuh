@@ -97,7 +97,9 @@ struct DirectParams {
   int32_t row_taps;       // with row streaming: taps of a row; else 0
   int32_t row_dilation;   // with row streaming: source rows from one row of taps to the next
   FilterOrder filter_order;
-  Epilogue epilogue;  // of a conv
+  Epilogue epilogue;     // of a conv
+  float* gradient_sums;  // of a wgrad: of each worker and share, by channels; null: of none
+  int32_t all_channels;  // of the gradient
 };
 
 struct Channels {

@@ -56,7 +56,9 @@ class DirectPlanner {
 
   // One candidate: the best output tile. A wgrad is split over as many CTAs as fill the device.
   std::vector<DirectSettings> Candidates(int64_t tile, const Requested& requested) const {
-    DirectSettings s{.tile = tile, .split = requested.Find("split").value_or(1)};
+    DirectSettings s{.tile = tile,
+                     .split = requested.Find("split").value_or(1),
+                     .gradient_sums = requested.Find("gradient_sums").value_or(0)};
     if (UnsupportedTile(tile)) return {s};
     const DirectChannels channels = ChannelsOf(tile);
     const auto [rows, cols] = BestExtent(channels);
@@ -89,6 +91,10 @@ class DirectPlanner {
     const char* const epilogue = layout.tile.holds_scales() ? "held_epilogue_seconds" : "epilogue_seconds";
     return Overlapped(clocks / device_.clock_hz, memory) + ends + device_.launch_seconds +
            SlicesSeconds(product_, device_, costs_, s.split) + EpilogueSeconds(product_, device_, costs_, epilogue);
+  }
+
+  int64_t GradientSumRows(const DirectSettings& s) const {
+    return direct::GradientSumRows(product_.conv, product_.pass, s);
   }
 
   int64_t WorkspaceBytes(const DirectSettings& s) const {

@@ -46,11 +46,12 @@ struct DirectSettings {
   int64_t rows_before = 0;  // that neighbours have, along this dimension of space
   int64_t rows_after = 0;
   int64_t rows_along = 0;
+  int64_t gradient_sums = 0;  // of wgrad: 1 if the workspace begins with sums of the gradient, in rows
 
   bool has_rows() const { return rows_before > 0 || rows_after > 0; }
   int rows_dim() const { return static_cast<int>(rows_along); }
 
-  static constexpr std::array<Field<DirectSettings>, 16> Fields() {
+  static constexpr std::array<Field<DirectSettings>, 17> Fields() {
     return {{{"split", &DirectSettings::split},
              {"rows", &DirectSettings::rows},
              {"cols", &DirectSettings::cols},
@@ -66,7 +67,8 @@ struct DirectSettings {
              {"corner_col", &DirectSettings::corner_col},
              {"rows_before", &DirectSettings::rows_before},
              {"rows_after", &DirectSettings::rows_after},
-             {"rows_along", &DirectSettings::rows_along}}};
+             {"rows_along", &DirectSettings::rows_along},
+             {"gradient_sums", &DirectSettings::gradient_sums}}};
   }
 
   OutputTile out_tile() const {

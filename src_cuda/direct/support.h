@@ -220,6 +220,7 @@ inline DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettin
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DirectSettings& s) {
   if (Reason why = UnsupportedSplit(s, pass)) return why;
+  if (Reason why = UnsupportedGradientSums(p, pass, s)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   const DirectPass tile{p, pass, kDirectTiles[s.tile]};
   if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
@@ -231,11 +232,23 @@ inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DirectS
   return UnsupportedRows(layout, s);
 }
 
+// Rows of sums of the gradient: of each slice, and of each warp that shares out the positions.
+inline int64_t GradientSumRows(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  if (s.gradient_sums == 0) return 0;
+  const DirectLayout layout = LayoutOf(p, pass, s);
+  return s.split * layout.parts * (layout.items / layout.sets());
+}
+
+// The workspace: sums of the gradient, then slices of split-K.
+inline size_t Workspace(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  return GradientSumBytes(p, GradientSumRows(p, pass, s)) + SplitWorkspace(p, pass, s);
+}
+
 inline size_t SharedBytes(const ConvProblem& p, Pass pass, const DirectSettings& s) {
   return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, s).shared_bytes;
 }
 
-inline constexpr Rules<DirectSettings> kRules{UnsupportedSettings, SplitWorkspace, SharedBytes};
+inline constexpr Rules<DirectSettings> kRules{UnsupportedSettings, Workspace, SharedBytes};
 
 }  // namespace direct
 

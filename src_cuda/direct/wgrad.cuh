@@ -1,5 +1,5 @@
 // The direct family's wgrad on tensor cores: M is entries, N output channels, K positions. A thread block keeps the
-// sums of all its channels' taps in registers.
+// sums of all its channels' taps in registers. It may add up the gradient as well, which is a bias's gradient.
 #pragma once
 
 #include <cstdint>
@@ -91,6 +91,53 @@ class DirectFilterSums {
       StorePair(p, slice, row[8], col, {sum.z, sum.w});
     }
   }
+
+  // Of an output tile's positions, for sums of the gradient: a warp's share, among those of all warps that have its
+  // columns; or none. Of thread blocks that read the same gradient, the one that has the first channel adds it up.
+  struct GradientShare {
+    int number;
+    int all;
+  };
+  __device__ __forceinline__ GradientShare ShareOfGradient(const DirectParams& p, const DirectBlock& block,
+                                                           int part) const {
+    const bool sums = p.gradient_sums != nullptr && part < p.parts && (p.channel_parts == 1 || block.channels.src == 0);
+    const int of_part = p.items / (p.col_blocks / kBlocks);  // warps along the entries
+    return {part * of_part + first_entry_ / (kRows * 2), sums ? p.parts * of_part : 0};
+  }
+
+  // Adds up an output tile's gradient, of the warp's share of its positions. `sums`: of its columns, in shared memory.
+  // The sums of entries leave no registers for these, so tiles are read once more.
+  __device__ __forceinline__ void AddGradient(const DirectParams& p, uint32_t stage, const GradientShare& share,
+                                              float* sums) const {
+    const uint32_t ones = RoundPair<T>(1, 1);
+    float sum[CeilDiv(kBlocks, 2)][4] = {};
+#pragma unroll 1
+    for (int position = share.number * 32; position < p.positions; position += share.all * 32) {
+      uint32_t b[kSteps][kBlocks][2];
+      ReadGradient(p, stage + p.offsets.gradient, position, b);
+#pragma unroll
+      for (int i = 0; i < kSteps * kBlocks; i += kBlocks > 1 ? 2 : 1) {
+        const int k = i / kBlocks, j = i % kBlocks;
+        uint32_t cols[4] = {b[k][j][0], 0, b[k][j][1], 0};  // of two blocks
+        if constexpr (kBlocks > 1) cols[1] = b[k][j + 1][0], cols[3] = b[k][j + 1][1];
+        ptx::MultiplyAdd<T>(sum[j / 2], cols, ones, ones);
+      }
+    }
+    if (threadIdx.x % 4 > 0) return;  // four lanes have the same sums
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) sums[i * 8 + threadIdx.x % 32 / 4] += sum[i / 2][i % 2 * 2];
+  }
+
+  // Stores them, of the worker's share.
+  __device__ __forceinline__ void StoreGradientSums(const DirectParams& p, const DirectBlock& block,
+                                                    const GradientShare& share, const float* sums) const {
+    const int64_t row = static_cast<int64_t>(block.worker) * share.all + share.number;
+    float* const to = p.gradient_sums + row * p.all_channels + block.channels.dst + first_col_;
+    for (int col = threadIdx.x % 32; col < min(kCols, block.channels.dst_count - first_col_); col += 32) {
+      to[col] = sums[col];
+    }
+  }
+  static constexpr int kCols = kBlocks * 8;
 
  private:
   // Adds the products of 32 positions. kWhole: the output tile has all its positions, and none is looked at.
@@ -295,13 +342,18 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   DirectFilterSums<T, kTile, kOdd> sums(p, item, entries);
   ResultOffset* results = reinterpret_cast<ResultOffset*>(shared + p.offsets.sums) + item * sums.kResultOffsets;
   if (part < p.parts) sums.FillOffsets(p, block, origin, results, part);
+  const auto share = sums.ShareOfGradient(p, block, part);
+  float* gradient_sums = reinterpret_cast<float*>(shared + p.offsets.gradient_sums) + warp * sums.kCols;
+  for (int col = threadIdx.x % 32; col < sums.kCols; col += 32) gradient_sums[col] = 0;
   __syncthreads();
 #pragma unroll 1
   for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
     const TileEnd end(p, block, block.CoordOf(p, tile));
     read.WaitUntilFull();
     if (part < p.parts && entries > 0) {
-      sums.MultiplyTile(p, shared, base + read.stage() * p.offsets.stage, end, part);
+      const uint32_t stage = base + read.stage() * p.offsets.stage;
+      sums.MultiplyTile(p, shared, stage, end, part);
+      if (share.all > 0) sums.AddGradient(p, stage, share, gradient_sums);
     }
     read.Release();
     if (warp == 0) copy();
@@ -310,7 +362,10 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   float4* exchange = reinterpret_cast<float4*>(shared);
   if (part < p.parts) sums.Write(exchange + warp * sums.kFours);
   __syncthreads();
-  if (part < p.parts) sums.Store(p, block, exchange + item * sums.kFours, results, part);
+  if (part < p.parts) {
+    sums.Store(p, block, exchange + item * sums.kFours, results, part);
+    if (share.all > 0) sums.StoreGradientSums(p, block, share, gradient_sums);
+  }
 }
 
 }  // namespace jaxconv

@@ -18,6 +18,7 @@ struct MmaParams : ProductParams {
   uint32_t merged;      // of kernels that merge: the residue classes whose columns follow each other
   uint32_t class_cols;  // likewise: the columns of each
   Epilogue epilogue;
+  float* gradient_sums;  // of a wgrad: those of each slice, by channels; null: of none
 };
 
 // A column of merged classes: the elements to add to the first class's offsets in the filter and in the result.

@@ -23,6 +23,7 @@
 #include "mma/config.h"
 #include "mma/conv_producer.cuh"
 #include "mma/element_producer.cuh"
+#include "mma/gradient_sums.cuh"
 #include "mma/kernels.h"
 #include "mma/warp_mma.cuh"
 #include "mma/wgrad_producer.cuh"
@@ -49,6 +50,9 @@ struct MmaParts {
   using Sums = std::conditional_t<kTile.wgmma, WarpgroupMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols>,
                                   WarpMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols, kTile.passes>>;
 
+  static constexpr bool kMaySumGradient = kOf.wgrad() && kTraits<T>.bytes == 2;
+  using GradientSums = std::conditional_t<kMaySumGradient, MmaGradientSums<T, kTile, RhsTile>, NoGradientSums>;
+
   // Shared memory. The results, in the end, take the place of the stages.
   struct Shared {
     struct Stage {
@@ -62,6 +66,7 @@ struct MmaParts {
     PointTable<kTile.rows> rows;
     typename Producer::Shared producer;
   };
+  static_assert(GradientSums::kBytes <= sizeof(Shared::results), "sums of the gradient are there before results");
   static_assert(sizeof(Shared) <= kTile.shared_bytes(), "planning knows how much shared memory a thread block has");
   static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static_assert(kTile.IsOf(TypeOf<T>()), "a row along the steps is 128 bytes");
@@ -140,10 +145,11 @@ __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* resu
   }
 }
 
-// Multiplies all tiles of the block's steps. kFinite: no operand is rounded to an infinity.
-template <typename Parts, bool kFinite>
+// Multiplies all tiles of the block's steps, and calls beside(tile) of each tile of the columns. kFinite: no operand is
+// rounded to an infinity.
+template <typename Parts, bool kFinite, typename Beside>
 __device__ __forceinline__ void MultiplyTiles(typename Parts::Producer& producer, typename Parts::Sums& sums,
-                                              typename Parts::Shared& shared, int tiles) {
+                                              typename Parts::Shared& shared, int tiles, Beside&& beside) {
   using Sums = typename Parts::Sums;
   constexpr MmaTile kTile = Parts::kTile;
   constexpr int kAhead = kTile.ahead();
@@ -168,6 +174,7 @@ __device__ __forceinline__ void MultiplyTiles(typename Parts::Producer& producer
     sums.template Multiply<kFinite>(ptx::SharedAddress(stage.src), ptx::SharedAddress(stage.rhs),
                                     [&](int k) { producer.Copy(next, next_stage, k, Sums::kSteps); });
     ptx::CommitCopies();
+    beside(ptx::SharedAddress(stage.rhs));
     producer.Prepare(next + 1);
     from = from + 1 < kTile.stages ? from + 1 : 0;
     to = to + 1 < kTile.stages ? to + 1 : 0;
@@ -176,11 +183,12 @@ __device__ __forceinline__ void MultiplyTiles(typename Parts::Producer& producer
   sums.Finish();
 }
 
-// Computes the results of an N tile. A slice's begin at an offset. Returns whether the sums that this thread looks at
-// are finite.
+// Computes the results of an N tile. A slice's begin at an offset, and its sums of the gradient at `gradient_sums`:
+// null for none. Returns whether the sums that this thread looks at are finite.
 template <typename Parts, bool kFinite>
 __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer, typename Parts::Shared& shared,
-                                             const MmaParams& p, const NTile& n_tile, int tiles, int64_t slice_offset) {
+                                             const MmaParams& p, const NTile& n_tile, int tiles, int64_t slice_offset,
+                                             float* gradient_sums) {
   constexpr MmaTile kTile = Parts::kTile;
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
   constexpr int kTeamsAcross = kTile.cols / kTile.warp_cols;
@@ -188,9 +196,20 @@ __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer,
   const int row = team / kTeamsAcross * kTile.warp_rows, col = team % kTeamsAcross * kTile.warp_cols;
   typename Parts::Sums sums(row, col);
   producer.Begin(n_tile);
-  MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles);
+  typename Parts::GradientSums of_gradient;
+  MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles, [&](uint32_t tile_of_columns) {
+    if constexpr (Parts::kMaySumGradient) {
+      if (gradient_sums != nullptr) of_gradient.Add(tile_of_columns);
+    }
+  });
   const bool are_finite = kFinite || sums.AreFinite();
   __syncthreads();
+  if constexpr (Parts::kMaySumGradient) {
+    if (gradient_sums != nullptr) {
+      of_gradient.Store(shared.results, gradient_sums + n_tile.group * p.cols + n_tile.first_col,
+                        p.cols - n_tile.first_col);
+    }
+  }
   WithResultType<typename Parts::Operand, Parts::kVariant.has_epilogue>(p.out_type, [&](auto type) {
     using Out = decltype(type);
     constexpr int kPitch = ResultPitch(kTile.cols);
@@ -241,13 +260,16 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
     producer.AddRow(i, point);
   }
   const uint32_t last_n_tile = min(first_n_tile + p.n_tiles_per_cta, p.n_tiles);
+  // All row tiles read the same gradient.
+  const bool sums_gradient = p.gradient_sums != nullptr && row_tile == 0;
+  float* const gradient_sums = sums_gradient ? p.gradient_sums + slice * p.problem.groups * p.cols : nullptr;
   const auto compute_n_tiles = [&]<bool kFinite>(std::bool_constant<kFinite>) {
     bool are_finite = true;
 #pragma unroll 1
     for (uint32_t n_tile = first_n_tile; n_tile < last_n_tile; ++n_tile) {
       are_finite &= ComputeNTile<Parts, kFinite>(producer, shared, p,
                                                  {n_tile / p.col_tiles, int64_t{n_tile % p.col_tiles} * kTile.cols},
-                                                 range.Tiles(kTile.depth), slice * p.out_elements);
+                                                 range.Tiles(kTile.depth), slice * p.out_elements, gradient_sums);
     }
     return are_finite;
   };

@@ -10,6 +10,7 @@
 #include "common/call_epilogue.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/gradient_sums.h"
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
@@ -107,8 +108,10 @@ void MergeClasses(const ConvProblem& p, const MmaTile& tile, int64_t merged, Mma
   params->col_tiles = static_cast<uint32_t>(CeilDiv(params->cols, tile.cols));
 }
 
-cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stream) {
-  const ConvProblem& p = call.problem;
+cudaError_t Launch(const ConvCall& given, const MmaSettings& s, cudaStream_t stream) {
+  const ConvProblem& p = given.problem;
+  const int64_t sum_rows = GradientSumRows(s);
+  const ConvCall call = BehindGradientSums(given, sum_rows);
   const int index = TileHere(p.src_type, s);
   const MmaTile& tile = kMmaTiles[index];
   const bool vectors = HasVectors(call), merges = vectors && s.merged > 1 && tile.merges();
@@ -116,6 +119,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
       Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   params.epilogue = call.epilogue;
+  if (sum_rows > 0) params.gradient_sums = static_cast<float*>(given.workspace);
   if (merges) MergeClasses(p, tile, s.merged, &params);
   params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector()) &&
                        reinterpret_cast<uintptr_t>(call.epilogue.residual) % 16 == 0;

@@ -69,6 +69,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   MmaSettings WithExtra(MmaSettings s, const Requested& requested) const {
     s.n_tiles_per_cta = requested.Find("n_tiles_per_cta").value_or(0);
     s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
+    s.gradient_sums = requested.Find("gradient_sums").value_or(0);
     return s;
   }
 
@@ -77,6 +78,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
+  int64_t GradientSumRows(const MmaSettings& s) const { return jaxconv::GradientSumRows(s); }
   double Rate() const { return TensorCoreRate(device_, product_.conv.src_type); }
 
   // Copies of a step that spans several taps: vectors, and an address for each tap whose pixels are no neighbours of

@@ -34,6 +34,7 @@ inline Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged)
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const MmaSettings& s) {
   if (Reason why = UnsupportedSplit(s)) return why;
   if (s.n_tiles_per_cta < 0) return "a negative number of N tiles of a thread block";
+  if (Reason why = UnsupportedGradientSums(p, pass, s)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
   if (Reason why = mma::UnsupportedTypes(p, pass)) return why;
@@ -44,6 +45,6 @@ inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const MmaSett
 
 inline size_t SharedBytes(const ConvProblem&, Pass, const MmaSettings& s) { return kMmaTiles[s.tile].shared_bytes(); }
 
-inline constexpr Rules<MmaSettings> kRules{UnsupportedSettings, SplitWorkspace, SharedBytes};
+inline constexpr Rules<MmaSettings> kRules{UnsupportedSettings, SummingWorkspace, SharedBytes};
 
 }  // namespace jaxconv::mma

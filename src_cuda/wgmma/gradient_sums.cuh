@@ -2,11 +2,7 @@
 // weight gradients add up the gradient in shared memory, where wgmma reads it, while tensor cores multiply.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/ptx.cuh"
@@ -44,7 +40,7 @@ class GradientSums {
       if (kPositions % kParts != 0 && position >= kPositions) break;
       const uint32_t vector = threadIdx.x % 32 / 4 ^ position % 8;  // of 16 bytes, in a swizzled row
       const uint32_t pair = ptx::LoadWord(block + position * kSwizzleBytes + vector * 16 + threadIdx.x % 4 * 4);
-      sums_[0] += First(pair), sums_[1] += Second(pair);
+      sums_[0] += FirstOf<T>(pair), sums_[1] += SecondOf<T>(pair);
     }
     __syncwarp();  // a lane releases the stage for all
   }
@@ -80,14 +76,6 @@ class GradientSums {
   }
   static __device__ __forceinline__ int Block() { return threadIdx.x / 32 % Gradient::kBlocks; }
   static __device__ __forceinline__ int Part() { return threadIdx.x / 32 / Gradient::kBlocks; }
-  static __device__ __forceinline__ float First(uint32_t pair) {
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) return FirstOfBF16(pair);
-    return __low2float(reinterpret_cast<const __half2&>(pair));
-  }
-  static __device__ __forceinline__ float Second(uint32_t pair) {
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) return SecondOfBF16(pair);
-    return __high2float(reinterpret_cast<const __half2&>(pair));
-  }
 
   int32_t until_next_;  // steps
   float sums_[2] = {};

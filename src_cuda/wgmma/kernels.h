@@ -22,7 +22,4 @@ WgmmaKernelPtr FindWgrad(int64_t tile);
 // vectors of elements, which begin at multiples of 16 bytes.
 cudaError_t EnqueueBF16Parts(const float* operand, int64_t elements, void* parts, cudaStream_t stream);
 
-// Adds up the gradient of a wgrad in place of its kernel: the first of `rows` rows has the sums, the others zeros.
-cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, float* sums, cudaStream_t stream);
-
 }  // namespace jaxconv

@@ -20,6 +20,7 @@
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
 #include "common/fast_division.h"
+#include "common/gradient_sums.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -296,21 +297,11 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-// The call with what is behind the gradient's sums as its workspace.
-ConvCall BehindSums(const ConvCall& given, const WgmmaSettings& s) {
-  ConvCall call = given.With(given.problem);
-  call.workspace = static_cast<char*>(given.workspace) + GradientSumBytes(given.problem, s);
-  return call;
-}
-
 cudaError_t LaunchWithoutWgmma(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
-  if (s.gradient_sums) {
-    auto* const sums = static_cast<float*>(given.workspace);
-    const int64_t rows = GradientSumRows(given.problem, s);
-    if (const cudaError_t status = EnqueueGradientSums(given, rows, sums, stream)) return status;
-  }
-  const ConvCall call = BehindSums(given, s);
+  const int64_t rows = GradientSumRows(given.problem, s);
+  if (const cudaError_t status = EnqueueGradientSums(given, rows, stream)) return status;
+  const ConvCall call = BehindGradientSums(given, rows);
   return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);
 }
 
@@ -363,7 +354,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
       (HasEpilogue(given) && wgmma::UnsupportedEpilogue(p, tile, s.split, epilogue.residual != nullptr))) {
     return LaunchWithoutWgmma(given, s, stream);
   }
-  const ConvCall behind_sums = BehindSums(given, s), call = WithParts(behind_sums, tile);
+  const ConvCall behind_sums = BehindGradientSums(given, GradientSumRows(p, s)), call = WithParts(behind_sums, tile);
   const bool is_matrix = s.rank == 2 && !tile.halo;
   const ConvProblem of_launch = OfLaunch(p, call.pass, tile), seen = is_matrix ? AsMatrix(of_launch) : of_launch;
   const int64_t stored = StoredSplit(call.pass, s);

@@ -260,15 +260,6 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
   return tile.halo ? UnsupportedHaloRows(p, s) : UnsupportedIm2colRows(p, s);
 }
 
-// For sums of the gradient. Row tiles share out its steps, so they are to have the same ones.
-inline Reason UnsupportedGradientSums(const ConvProblem& p, const WgmmaSettings& s) {
-  if (s.gradient_sums == 0) return std::nullopt;
-  if (s.gradient_sums != 1) return "another number of sums of a gradient";
-  if (TraitsOf(p.dst_type).bytes != 2) return "sums of a gradient of " + Name(p.dst_type);
-  if (p.class_count != 1) return "sums of a gradient in residue classes";
-  return LeavesOutSteps(p, s) ? Reason("sums of a gradient whose steps are left out") : std::nullopt;
-}
-
 // For weight gradients.
 inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -285,7 +276,9 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   if (WgradRowClusters(p, s) * col_clusters * s.split * tile.cluster() > INT32_MAX) {
     return "more than 2^31 - 1 thread blocks";
   }
-  return UnsupportedGradientSums(p, s);
+  // Row tiles share out the steps of the gradient's sums, so they are to have the same ones.
+  const bool leaves_out = s.gradient_sums != 0 && LeavesOutSteps(p, s);
+  return leaves_out ? Reason("sums of a gradient whose steps are left out") : std::nullopt;
 }
 
 // For an epilogue. The last kernel of split-K takes any. Otherwise residuals come by TMA, or where a cluster's CTAs add
@@ -303,7 +296,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.is_of_float32() && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (Reason why = UnsupportedRows(p, pass, s)) return why;
-  if (pass != Pass::kWgrad && s.gradient_sums != 0) return "sums of a gradient, which convs do not have";
+  if (Reason why = UnsupportedGradientSums(p, pass, s)) return why;
   if (Reason why = TooManyLaunches(p); why && !GroupsAreColumns(p, pass, tile)) return why;
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";

@@ -149,15 +149,13 @@ inline int64_t WgradRowTiles(const ConvProblem& p, const WgmmaSettings& s) {
 inline int64_t GradientSumRows(const ConvProblem& p, const WgmmaSettings& s) {
   return s.gradient_sums ? s.split * WgradRowTiles(p, s) : 0;
 }
-inline int64_t GradientSumBytes(const ConvProblem& p, const WgmmaSettings& s) {
-  return GradientSumRows(p, s) * p.groups * p.out_channels * TraitsOf(DType::kF32).bytes;
-}
 
 // The workspace: sums of the gradient, an operand's parts, then slices of split-K. The latter two grow evenly with the
 // batch, without gaps between them.
 inline size_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return GradientSumBytes(p, s) + PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
+  return GradientSumBytes(p, GradientSumRows(p, s)) + PartsBytes(p, pass, tile) +
+         SplitBytes(p, pass, tile.workspace_split(pass, s.split));
 }
 
 // Steps of K of a class.

@@ -4,6 +4,7 @@ Under the sanitizer XLA's compilation is not reliable, and slow. docs/performanc
 """
 
 import argparse
+import functools
 import itertools
 import pickle
 from pathlib import Path
@@ -12,13 +13,12 @@ import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-import jaxconv
-from cases import blocks, epilogue, neighbours
+from cases import bias, blocks, epilogue, neighbours
 from cases.convolution import channels_last_convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
-from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
+from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import (
     ENDED_DTYPES,
     EVERY_TILE,
@@ -39,8 +39,6 @@ MOST = 6  # cases of a program
 OF_STEPS = ["taps_that_tiles_do_not_see", "doubled_windows_seen_by_few", "windows_of_groups"]
 # A weight gradient of so many tiles that clusters ask for the next one, by any tile in two slices.
 OF_MANY = channels_last_convolution((1, 16, 16, 704), (3, 3, 704, 1024))
-# A convolution whose filter's gradient comes with that of a bias.
-OF_BIAS = (2, 9, 13, 72), (3, 3, 72, 200)
 # One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
 ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 
@@ -53,7 +51,8 @@ def make(folder: Path, families: list[str]) -> None:
                 store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             if family == "wgmma" and dtype in ("bfloat16", "float16") and has_pass(tile, "wgrad", dtype):
                 store(folder / f"{name}-{dtype}-many", dtype, *many(tile, dtype))
-                store(folder / f"{name}-{dtype}-bias", dtype, *with_bias(tile, dtype))
+            if (family, tile, dtype) in bias.SUMMING:
+                store(folder / f"{name}-{dtype}-bias", dtype, *with_bias(family, tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 for ending in ACTIVATIONS:
                     path = folder / f"{name}-{ended_dtype}-{ending}"
@@ -87,19 +86,15 @@ def many(tile, dtype):
     )
 
 
-def with_bias(tile, dtype):
-    """The gradients of a filter and a bias, whole and in four slices."""
-    lhs, rhs = OF_BIAS
-    x, w, g = (integers(shape, dtype, seed) for seed, shape in enumerate((lhs, rhs, (*lhs[:-1], rhs[-1]))))
+def with_bias(family, tile, dtype):
+    """The gradients of a filter and a bias, whole and in four slices: of the first that the tile takes."""
+    asked = [constraint(family, tile, (), split=split, or_lax=True) for split in (1, 4)]
+    case = next(case for case in bias.CASES[family].values() if all(case.is_one_kernel(one, dtype) for one in asked))
+    operands = x, w, _, g = case.operands(dtype)
     wide = [np.asarray(a).astype("float32") for a in (x, w, g)]
-    expected = run_on_host(pullback(lax_channels_last), *wide)[2].astype(dtype), wide[2].sum((0, 1, 2))
-
-    def gradients(x, w, g, split):
-        asked = constraint("wgmma", tile, (), split=split)
-        conv = lambda w, bias: jaxconv.conv2d(x, w, bias=bias, padding="SAME", implementation=asked)
-        return jax.vjp(conv, w, np.zeros(rhs[-1], "float32"))[1](g)
-
-    return lambda arrays: [gradients(*arrays, split) for split in (1, 4)], (x, w, g), [expected, expected]
+    of_filter = run_on_host(pullback(functools.partial(case.conv, implementation="xla")), *wide)[2].astype(dtype)
+    expected = of_filter, wide[2].sum(tuple(range(g.ndim - 1)))
+    return lambda arrays: [case.gradients(one, *arrays) for one in asked], operands, [expected, expected]
 
 
 def ended(family, tile, dtype, ending):

@@ -195,7 +195,7 @@ def transforms_of(family, tile, dtype, which):
 
 
 # wgmma has slices without steps, too.
-SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "gather": (1,), "wgmma": (1, 3, 17)}
+SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "gather": (1,), "wgmma": (1, 3, 17), "mma": (1, 3, 17)}
 
 
 def splits_of(family, tile, which):

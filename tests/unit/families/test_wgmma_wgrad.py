@@ -299,15 +299,15 @@ def test_sums_of_the_gradient_are_in_the_workspace(tile, split):
     assert again == plans[1]
 
 
-@pytest.mark.parametrize("kind, problem, why", [
-    ("conv", SUMMED, "which convs do not have"),
-    ("wgrad", halves((2, 6, 7, 16), (4, 4, 16, 24), lhs_dilation=2, padding=2), "in residue classes"),
-    ("wgrad", halves((64, 64, 64, 64), (3, 1, 64, 256), rhs_dilation=(48, 1)), "whose steps are left out"),
-    ("wgrad", layer((2, 8, 8, 64), (3, 3, 64, 64)), "of float32"),
+@pytest.mark.parametrize("family, kind, problem, why", [
+    (None, "conv", SUMMED, "which convs do not have"),
+    (None, "wgrad", halves((2, 6, 7, 16), (4, 4, 16, 24), lhs_dilation=2, padding=2), "in residue classes"),
+    ("wgmma", "wgrad", halves((64, 64, 64, 64), (3, 1, 64, 256), rhs_dilation=(48, 1)), "whose steps are left out"),
+    (None, "wgrad", layer((2, 8, 8, 64), (3, 3, 64, 64)), "of float32"),
 ])  # fmt: skip
-def test_sums_of_the_gradient_that_no_kernel_has(kind, problem, why):
+def test_sums_of_the_gradient_that_no_kernel_has(family, kind, problem, why):
     """By any tile: halo tiles, too, where windows are not whole."""
-    choice = choose("cuda", kind, problem, Constraint("cuda", gradient_sums=1, transform=()))
+    choice = choose("cuda", kind, problem, Constraint("cuda", family, gradient_sums=1, transform=()))
     assert choice.plan is None and why in choice.unsupported_reason()
 
 

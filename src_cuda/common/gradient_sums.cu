@@ -1,13 +1,13 @@
-// The sums of the output's gradient where wgmma does not run, see gradient_sums.cuh.
+// The sums of a wgrad's gradient in a kernel of their own.
+#include "common/gradient_sums.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "common/enqueue.cuh"
-#include "common/family.h"
 #include "common/product.h"
-#include "wgmma/kernels.h"
 
 namespace jaxconv {
 namespace {
@@ -43,11 +43,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 }  // namespace
 
-cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, float* sums, cudaStream_t stream) {
+cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, cudaStream_t stream) {
+  if (rows == 0) return cudaSuccess;
   const ConvProblem& p = call.problem;
   const auto enqueue = [&]<typename T>(T) {
     return Enqueue(GradientSumsKernel<T>, CeilDiv(p.out_channels, 32) * p.groups, 32 * kWarps, stream,
-                   static_cast<const T*>(call.rhs), p, Positions(p), rows, sums);
+                   static_cast<const T*>(call.rhs), p, Positions(p), rows, static_cast<float*>(call.workspace));
   };
   return p.dst_type == DType::kBF16 ? enqueue(__nv_bfloat16()) : enqueue(__half());
 }
