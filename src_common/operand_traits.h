@@ -44,6 +44,8 @@ static_assert(AreInOrder(), "TraitsOf uses the type as an index");
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
 constexpr bool IsFloat8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
+// Floats of 16 or 32 bits.
+constexpr bool IsHalfOrFloat32(DType type) { return TraitsOf(type).sums == DType::kF32 && !IsFloat8(type); }
 constexpr bool IsByte(DType type) { return TraitsOf(type).bytes == 1; }  // int8 or float8
 
 inline bool HasFloat8(const ConvProblem& p) {

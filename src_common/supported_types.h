@@ -14,9 +14,8 @@ namespace jaxconv {
 // Whether a forward convolution of operands of a type may have a result of another one. Integers are summed as int32.
 // An epilogue, which is in float32, rounds these sums, and those of bfloat16 also to int8.
 inline bool MayBeResult(DType operand, DType result, bool has_epilogue) {
-  const bool is_half_or_float32 = TraitsOf(result).sums == DType::kF32 && !IsFloat8(result);
   switch (operand) {
-    case DType::kS8: return has_epilogue ? result == operand || is_half_or_float32 : result == DType::kS32;
+    case DType::kS8: return has_epilogue ? result == operand || IsHalfOrFloat32(result) : result == DType::kS32;
     case DType::kS32: return false;
     case DType::kF32: return result == operand || result == DType::kF64;
     case DType::kBF16:

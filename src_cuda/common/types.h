@@ -47,8 +47,8 @@ inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
   if (p.filter_type != p.src_type) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
   }
-  const bool is_float = TraitsOf(p.dst_type).sums == DType::kF32 && !IsFloat8(p.dst_type);
-  return IsInteger(p.dst_type) || is_float ? std::nullopt : Reason("results of " + Name(p.dst_type));
+  const bool has_results = IsInteger(p.dst_type) || IsHalfOrFloat32(p.dst_type);
+  return has_results ? std::nullopt : Reason("results of " + Name(p.dst_type));
 }
 
 // For those whose operands have 16 bits.
