@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 }  // namespace
 
-cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, cudaStream_t stream) {
+cudaError_t EnqueueGradientSums(const ConvCall& given, int64_t rows, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
-  const ConvProblem& p = call.problem;
+  const ConvProblem& p = given.problem;
   const auto enqueue = [&]<typename T>(T) {
     return Enqueue(GradientSumsKernel<T>, CeilDiv(p.out_channels, 32) * p.groups, 32 * kWarps, stream,
-                   static_cast<const T*>(call.rhs), p, Positions(p), rows, static_cast<float*>(call.workspace));
+                   static_cast<const T*>(given.rhs), p, Positions(p), rows, GradientSumsOf(given, rows));
   };
   return p.dst_type == DType::kBF16 ? enqueue(__nv_bfloat16()) : enqueue(__half());
 }

@@ -8,6 +8,7 @@
 
 #include "common/family.h"
 #include "common/product.h"
+#include "common/stand_in.h"
 
 namespace jaxconv {
 
@@ -18,7 +19,19 @@ inline ConvCall BehindGradientSums(const ConvCall& given, int64_t rows) {
   return call;
 }
 
+// Where a kernel leaves the rows: null, if there are none.
+inline float* GradientSumsOf(const ConvCall& given, int64_t rows) {
+  return rows > 0 ? static_cast<float*>(given.workspace) : nullptr;
+}
+
 // Adds up the gradient in place of a kernel that does not run: the first row has the sums, the others zeros.
-cudaError_t EnqueueGradientSums(const ConvCall& call, int64_t rows, cudaStream_t stream);
+cudaError_t EnqueueGradientSums(const ConvCall& given, int64_t rows, cudaStream_t stream);
+
+// Another family's kernel for the call, and one that adds up the gradient, if there are rows.
+inline cudaError_t LaunchSummingStandIn(const ConvCall& given, int64_t rows, const StandIn& needed,
+                                        cudaStream_t stream) {
+  if (const cudaError_t status = EnqueueGradientSums(given, rows, stream)) return status;
+  return LaunchStandIn(BehindGradientSums(given, rows), needed, stream);
+}
 
 }  // namespace jaxconv

@@ -89,11 +89,9 @@ cudaError_t Launch(const ConvCall& given, const DepthwiseSettings& planned, cuda
   SetOperands(call, s.split, &d);
   static_assert(DepthwiseSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual})) {
-    if (const cudaError_t status = EnqueueGradientSums(given, sum_rows, stream)) return status;
-    return LaunchStandIn(call, {s.split}, stream);
-  }
-  if (sum_rows > 0) d.gradient_sums = static_cast<float*>(given.workspace);
+  if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual}))
+    return LaunchSummingStandIn(given, sum_rows, {s.split}, stream);
+  d.gradient_sums = GradientSumsOf(given, sum_rows);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
                     : PersistentCtasOfDevice(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));

@@ -157,11 +157,9 @@ cudaError_t Launch(const ConvCall& given, const DirectSettings& s, cudaStream_t 
   const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
   static_assert(DirectSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   if (!AreAligned({d.src, d.rhs, d.out, packs, call.rows.before, call.rows.after})) {
-    if (s.has_rows()) return cudaErrorMisalignedAddress;
-    if (const cudaError_t status = EnqueueGradientSums(given, sum_rows, stream)) return status;
-    return LaunchStandIn(call, {s.split}, stream);
+    return s.has_rows() ? cudaErrorMisalignedAddress : LaunchSummingStandIn(given, sum_rows, {s.split}, stream);
   }
-  if (sum_rows > 0) d.gradient_sums = static_cast<float*>(given.workspace);
+  d.gradient_sums = GradientSumsOf(given, sum_rows);
   d.all_channels = static_cast<int32_t>(p.groups * p.out_channels);
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);

@@ -116,11 +116,13 @@ class DirectFilterSums {
       uint32_t b[kSteps][kBlocks][2];
       ReadGradient(p, stage + p.offsets.gradient, position, b);
 #pragma unroll
-      for (int i = 0; i < kSteps * kBlocks; i += kBlocks > 1 ? 2 : 1) {
-        const int k = i / kBlocks, j = i % kBlocks;
-        uint32_t cols[4] = {b[k][j][0], 0, b[k][j][1], 0};  // of two blocks
-        if constexpr (kBlocks > 1) cols[1] = b[k][j + 1][0], cols[3] = b[k][j + 1][1];
-        ptx::MultiplyAdd<T>(sum[j / 2], cols, ones, ones);
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; j += 2) {
+          uint32_t cols[4] = {b[k][j][0], 0, b[k][j][1], 0};  // of two blocks
+          if constexpr (kBlocks > 1) cols[1] = b[k][j + 1][0], cols[3] = b[k][j + 1][1];
+          ptx::MultiplyAdd<T>(sum[j / 2], cols, ones, ones);
+        }
       }
     }
     if (threadIdx.x % 4 > 0) return;  // four lanes have the same sums

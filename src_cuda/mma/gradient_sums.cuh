@@ -52,6 +52,8 @@ class MmaGradientSums {
 
 // Of kernels that have none.
 struct NoGradientSums {
+  __device__ __forceinline__ void Add(uint32_t) {}
+  __device__ __forceinline__ void Store(char*, float*, int64_t) const {}
   static constexpr int kBytes = 0;
 };
 

@@ -50,8 +50,8 @@ struct MmaParts {
   using Sums = std::conditional_t<kTile.wgmma, WarpgroupMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols>,
                                   WarpMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols, kTile.passes>>;
 
-  static constexpr bool kMaySumGradient = kOf.wgrad() && kTraits<T>.bytes == 2;
-  using GradientSums = std::conditional_t<kMaySumGradient, MmaGradientSums<T, kTile, RhsTile>, NoGradientSums>;
+  using GradientSums =
+      std::conditional_t<kOf.wgrad() && kTraits<T>.bytes == 2, MmaGradientSums<T, kTile, RhsTile>, NoGradientSums>;
 
   // Shared memory. The results, in the end, take the place of the stages.
   struct Shared {
@@ -198,17 +198,13 @@ __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer,
   producer.Begin(n_tile);
   typename Parts::GradientSums of_gradient;
   MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles, [&](uint32_t tile_of_columns) {
-    if constexpr (Parts::kMaySumGradient) {
-      if (gradient_sums != nullptr) of_gradient.Add(tile_of_columns);
-    }
+    if (gradient_sums != nullptr) of_gradient.Add(tile_of_columns);
   });
   const bool are_finite = kFinite || sums.AreFinite();
   __syncthreads();
-  if constexpr (Parts::kMaySumGradient) {
-    if (gradient_sums != nullptr) {
-      of_gradient.Store(shared.results, gradient_sums + n_tile.group * p.cols + n_tile.first_col,
-                        p.cols - n_tile.first_col);
-    }
+  if (gradient_sums != nullptr) {
+    of_gradient.Store(shared.results, gradient_sums + n_tile.group * p.cols + n_tile.first_col,
+                      p.cols - n_tile.first_col);
   }
   WithResultType<typename Parts::Operand, Parts::kVariant.has_epilogue>(p.out_type, [&](auto type) {
     using Out = decltype(type);

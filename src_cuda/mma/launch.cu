@@ -119,7 +119,7 @@ cudaError_t Launch(const ConvCall& given, const MmaSettings& s, cudaStream_t str
       Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   params.epilogue = call.epilogue;
-  if (sum_rows > 0) params.gradient_sums = static_cast<float*>(given.workspace);
+  params.gradient_sums = GradientSumsOf(given, sum_rows);
   if (merges) MergeClasses(p, tile, s.merged, &params);
   params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector()) &&
                        reinterpret_cast<uintptr_t>(call.epilogue.residual) % 16 == 0;

@@ -299,10 +299,8 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
 
 cudaError_t LaunchWithoutWgmma(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
-  const int64_t rows = GradientSumRows(given.problem, s);
-  if (const cudaError_t status = EnqueueGradientSums(given, rows, stream)) return status;
-  const ConvCall call = BehindGradientSums(given, rows);
-  return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);
+  return LaunchSummingStandIn(given, GradientSumRows(given.problem, s), StandInOf(given.problem, given.pass, s),
+                              stream);
 }
 
 // The call with parts in place of the operand that is split. Slices are behind them.
